@@ -1,0 +1,1 @@
+"""One thin command per rule: arguments -> library -> files and record."""
