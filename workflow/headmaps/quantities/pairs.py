@@ -1,4 +1,4 @@
-"""The pieces that per-head quantities share: a batch of heads as sigma and Z, each piece computed once, on first use."""
+"""What per-head quantities share: a batch of heads as sigma and Z, each derived piece computed once, on first use."""
 
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ Float = NDArray[np.float64]
 def ratio(numerator: Any, denominator: Any) -> Float:
     """`numerator / denominator` elementwise; NaN where the denominator is 0 (a head without values)."""
     top, bottom = np.broadcast_arrays(np.asarray(numerator, float), np.asarray(denominator, float))
-    return np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom != 0)
+    return np.asarray(np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom != 0))
 
 
 class HeadPairs:
@@ -116,7 +116,7 @@ class HeadPairs:
 
     @cached_property
     def eigenvalues(self) -> NDArray[np.complex128]:
-        """(..., r) eigenvalues of W by falling modulus; beyond the rank, or within rounding of 0, they are 0 (no sign)."""
+        """(..., r) eigenvalues of W by falling modulus; 0 beyond the rank and within rounding of 0 (no sign)."""
         given = np.linalg.eigvals(self.SZ) if self._eigenvalues is None else np.asarray(self._eigenvalues)
         values = np.take_along_axis(given, np.argsort(-np.abs(given), axis=-1, kind="stable"), axis=-1)
         floor = values.shape[-1] * np.finfo(np.float64).eps * self.sigma[..., :1]
