@@ -6,7 +6,6 @@ so that the same code, with the same checks, reads a local file and a file at th
 """
 
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,6 +22,8 @@ class Store(Protocol):
 
     description: str
     """What messages call this store: a path, or repo@commit."""
+    provenance: Mapping[str, Any]
+    """What source.json says of the origin beyond the config: {"commit": the full commit} for the Hub, else nothing."""
 
     def files(self) -> Mapping[str, int]:
         """Every file's name and its size in bytes."""
@@ -144,6 +145,7 @@ class LocalStore:
         """
         self.path = Path(path)
         self.description = str(path)
+        self.provenance: dict[str, Any] = {}
         if not self.path.exists():
             raise CheckpointError(
                 f"there is no checkpoint at {self.path}",
@@ -152,32 +154,36 @@ class LocalStore:
                 do="correct the model's `path`",
             )
         # the path itself is the user's own choice, so a link there is followed; links inside are the checkpoint's
-        single = self.path.is_file()
-        self.root = (self.path.absolute().parent if single else self.path).resolve()
-        self._single = self.path.name if single else None
-        if single and self.path.is_symlink() and not self._inside(self.path.resolve()):
-            self.root = self.path.resolve().parent
-            self._single = self.path.resolve().name
+        self._only: tuple[str, ...] = ()
+        self.root = self.path.resolve()
+        if self.path.is_file():
+            self.root = self.path.absolute().parent.resolve()
+            self._only = (self.path.name, "config.json")
+            if not self._inside(self.path.resolve()):
+                self.root = self.path.resolve().parent
+                self._only = (self.path.resolve().name, "config.json")
         self._sizes: dict[str, int] | None = None
 
     def files(self) -> dict[str, int]:
-        """Every regular file's name and size; for a single file, that one. Links that leave the folder are left out."""
+        """Every regular file's name and size; hidden files, and links that leave the folder, are left out.
+
+        A store made from a single file knows that file, and a config.json beside it.
+        """
         if self._sizes is None:
             self._sizes = dict(sorted(self._walk()))
         return self._sizes
 
     def _walk(self) -> Iterator[tuple[str, int]]:
-        if self._single is not None:
-            yield self._single, (self.root / self._single).stat().st_size
-            return
-        for directory, folders, names in os.walk(self.root):
-            folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
-            for name in names:
-                path = Path(directory, name)
-                if not path.is_symlink() or self._inside(path.resolve()):
-                    status = path.stat() if path.exists() else None
-                    if status and stat.S_ISREG(status.st_mode):
-                        yield path.relative_to(self.root).as_posix(), status.st_size
+        if self._only:
+            candidates = [self.root / name for name in self._only]
+        else:
+            candidates = []
+            for directory, folders, names in os.walk(self.root):
+                folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
+                candidates += [Path(directory, name) for name in names if not name.startswith(".")]
+        for path in candidates:
+            if self._inside(path.resolve()) and path.is_file():
+                yield path.relative_to(self.root).as_posix(), path.stat().st_size
 
     def _inside(self, target: Path) -> bool:
         if target.is_relative_to(self.root):
@@ -188,7 +194,7 @@ class LocalStore:
 
     def _locate(self, name: str) -> Path:
         path = self.root / safe_name(name, where=self.description)
-        if self._single is not None and name != self._single:
+        if self._only and name not in self._only:
             raise self._missing(name)
         if not self._inside(path.resolve()):
             raise CheckpointError(
