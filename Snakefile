@@ -1,0 +1,55 @@
+# headmaps: what each attention head of a transformer does, read from its weights alone.
+# Run from this folder: `snakemake --cores all`, or `snakemake --cores all figure2`.
+import sys
+
+from snakemake.utils import min_version
+
+min_version("9.19")
+
+sys.path.insert(0, "workflow")
+
+from headmaps.config import MODEL_WILDCARD, checked_config
+from headmaps.drawings import drawings
+from headmaps.plan import checked_plan, shell_prefix
+
+
+configfile: "config/config.yaml"
+
+
+plan = checked_plan(checked_config(config, workflow.configfiles))
+deploys_environments = bool(workflow.deployment_settings.deployment_method)
+
+# A few downloads at a time, whatever --cores says; `--resources download=N` says otherwise.
+if "download" not in workflow.global_resources:
+    workflow.register_resource("download", 3)
+
+shell.executable("bash")
+shell.prefix(shell_prefix(exact=plan.config.exact, own_python=not deploys_environments))
+
+
+wildcard_constraints:
+    model=MODEL_WILDCARD,
+    layer_norm="raw|gain|gain_and_center|gain_and_center_write",
+    matrix="value|qk|qk_nope|qk_rope",
+    kind="shuffle|rows|internal|unpaired",
+    layer=r"\d+",
+
+
+rule all:
+    default_target: True
+    input:
+        plan.tables(),
+        plan.figure_files(),
+        plan.atlases(),
+
+
+# The stages, in the order data flows.
+include: "workflow/rules/checkpoint.smk"
+include: "workflow/rules/heads.smk"
+include: "workflow/rules/decomposition.smk"
+include: "workflow/rules/baselines.smk"
+include: "workflow/rules/tables.smk"
+include: "workflow/rules/figures.smk"
+include: "workflow/rules/atlas.smk"
+# One target per product, over every configured model.
+include: "workflow/rules/targets.smk"

@@ -1,0 +1,36 @@
+# The figures. A drawing is one call of the figure step for models of one shape; its files are known beforehand, so
+# each drawing is a rule of its own.
+for drawing in drawings(plan):
+
+    rule:
+        name:
+            drawing.rule
+        input:
+            records=drawing.records,
+            decompositions=ancient(drawing.decompositions),
+            table=drawing.table,
+            geometry="results/{model}/heads/geometry.json",
+            source="results/{model}/checkpoint/source.json",
+            code=plan.code("figure"),
+        output:
+            figures=report(
+                drawing.outputs,
+                caption="../report/figure.rst",
+                category=drawing.category,
+                subcategory="{model}",
+                labels={"figure": drawing.job.figure, "part": drawing.job.key, "layer norm": "{layer_norm}"},
+            ),
+            record=drawing.record,
+        wildcard_constraints:
+            model=drawing.model_pattern,
+        log:
+            drawing.log,
+        params:
+            spec=drawing.spec,
+        threads: 1
+        conda:
+            "../../envs/environment.yaml"
+        shell:
+            "python -m headmaps.steps.figure --spec {params.spec:q} --geometry {input.geometry:q}"
+            " --source {input.source:q} --heads-csv {input.table:q} --decompositions {input.decompositions:q}"
+            " --outputs {output.figures:q} --record {output.record:q} > {log:q} 2>&1"
