@@ -181,6 +181,8 @@ def jobs(
     for start in range(0, len(layers), size):
         part = tuple(layers[start : start + size])
         mine: Heads = [pair for pair in chosen if pair[0] in part] if chosen else heads
-        key = layer_name(part[0], last_layer) + (f"-to-{part[-1]}" if len(part) > 1 else "")
+        key = layer_name(part[0], last_layer)
+        if len(part) > 1:
+            key += "-to-" + layer_name(part[-1], last_layer).removeprefix("layer-")
         files = tuple(outputs(figure, part, drawn, mine, formats, last_layer))
         yield FigureJob(figure, key, part, drawn, mine, files)
