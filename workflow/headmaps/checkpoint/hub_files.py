@@ -16,7 +16,6 @@ from headmaps.errors import CheckpointError, DownloadError
 from headmaps.records import sha256_of_file
 
 
-
 def fetch_files_from_hub(spec: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     """Fetch config.json and the weights of a model's entry, whole, into `directory`.
 
@@ -37,7 +36,7 @@ def fetch_files_from_hub(spec: Mapping[str, Any], directory: Path) -> dict[str, 
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     commit = resolve_revision(spec, memory=directory / ".revision.json")
-    store = HubStore(spec["repo"], commit, check_cache=True)
+    store = HubStore(spec["repo"], commit)
     listing = _offline_listing(store) if offline() else store.listing()
     names = wanted_files(store, {name: file.size for name, file in listing.items()})
     files = {}

@@ -78,7 +78,9 @@ def check_repo(repo: str) -> str:
     """
     if not _REPO.fullmatch(repo) or ".." in repo:
         raise ConfigError(
-            f"{repo!r} is not the name of a repository on the Hub", where="repo", expected="owner/name, e.g. openai/gpt2"
+            f"{repo!r} is not the name of a repository on the Hub",
+            where="repo",
+            expected="owner/name, e.g. openai/gpt2",
         )
     return repo
 
@@ -308,7 +310,9 @@ class HubStore:
                 data[offset : offset + len(piece)] = piece
         if not known.matches_bytes(bytes(data)):
             raise DownloadError(
-                f"{name} arrived damaged: its bytes are not those of the Hub's hash", where=self.description, do="run again"
+                f"{name} arrived damaged: its bytes are not those of the Hub's hash",
+                where=self.description,
+                do="run again",
             )
         return bytes(data)
 
@@ -366,8 +370,6 @@ class HubStore:
     def _offline(self, name: str) -> CheckpointError:
         from huggingface_hub.errors import OfflineModeIsEnabled
 
-        error = explain(
-            OfflineModeIsEnabled(), endpoint=self.endpoint, repo=self.repo, revision=self.commit, name=name
-        )
+        error = explain(OfflineModeIsEnabled(), endpoint=self.endpoint, repo=self.repo, revision=self.commit, name=name)
         assert isinstance(error, CheckpointError)
         return error
