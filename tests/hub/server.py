@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # runs as a script too
 
-from hub.repository import Content, Fault, Repository  # noqa: E402
+from hub.repository import Content, Fault, Repository
 
 _ID = r"(?P<repo>[^/]+(?:/[^/]+)?)"
 _RESOLVE = re.compile(rf"/{_ID}/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
@@ -48,7 +48,9 @@ class Request:
 
 
 @dataclass
-class _Refusal(Exception):
+class _RefusedError(Exception):
+    """An answer other than 200."""
+
     status: int
     code: str = ""
     text: str = ""
@@ -121,7 +123,7 @@ class LocalHub:
             return next((fault for fault in self.faults if fault.strikes(method, path, host)), None)
 
     def sent(self, suffix: str = "") -> int:
-        """Body bytes of files sent so far (of those whose path ends in `suffix`; storage paths end in the file name)."""
+        """Body bytes of files sent so far, of those whose path ends in `suffix`."""
         files = (r for r in self.log if not r.path.startswith("/api/") and r.status in {200, 206})
         return sum(request.sent for request in files if request.path.endswith(suffix))
 
@@ -176,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._storage(parts.path, parts.query)
             else:
                 self._hub(parts.path, parts.query)
-        except _Refusal as refusal:
+        except _RefusedError as refusal:
             headers = {"X-Error-Message": refusal.text} if refusal.text else {}
             headers |= {"X-Error-Code": refusal.code} if refusal.code else {}
             self._json(refusal.status, {"error": refusal.text or refusal.code}, headers)
@@ -191,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif match := _RESOLVE.fullmatch(path):
             self._resolve(**match.groupdict())
         else:
-            raise _Refusal(404)
+            raise _RefusedError(404)
 
     def _open(self, name: str) -> Repository:
         if name in self.hub.renamed:
@@ -200,9 +202,9 @@ class _Handler(BaseHTTPRequestHandler):
             raise ConnectionAbortedError
         repository, token = self.hub.repositories.get(name), self._token()
         if token is not None and token not in self.hub.tokens:
-            raise _Refusal(401, "", _INVALID_TOKEN)
+            raise _RefusedError(401, "", _INVALID_TOKEN)
         if repository is None or (repository.private and token is None):
-            raise _Refusal(404 if token else 401, "RepoNotFound", "Repository not found")
+            raise _RefusedError(404 if token else 401, "RepoNotFound", "Repository not found")
         return repository
 
     def _token(self) -> str | None:
@@ -211,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _files(self, repository: Repository, revision: str) -> tuple[str, dict[str, Content]]:
         commit = repository.commit(unquote(revision))
         if commit is None:
-            raise _Refusal(404, "RevisionNotFound", f"Invalid rev id: {unquote(revision)}")
+            raise _RefusedError(404, "RevisionNotFound", f"Invalid rev id: {unquote(revision)}")
         return commit, repository.commits[commit]
 
     def _api(self, query: str, repo: str, what: str | None, revision: str | None, path: str | None) -> None:
@@ -274,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
         token = self._token()
         if repository.gated and (token is None or name not in self.hub.tokens.get(token, set())):
             text = f"Access to model {name} is restricted. You must have access to it and be authenticated."
-            raise _Refusal(401 if token is None else 403, "GatedRepo", text)
+            raise _RefusedError(401 if token is None else 403, "GatedRepo", text)
 
     def _resolve(self, repo: str, revision: str, path: str) -> None:
         name, path = unquote(repo), unquote(path)
@@ -285,7 +287,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._check_gate(repository, name)
         commit, files = self._files(repository, revision)
         if path not in files:
-            raise _Refusal(404, "EntryNotFound", "Entry not found")
+            raise _RefusedError(404, "EntryNotFound", "Entry not found")
         file = files[path]
         headers = {"X-Repo-Commit": commit, "ETag": f'"{file.etag}"'}
         if file.lfs:
@@ -301,17 +303,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _storage(self, path: str, query: str) -> None:
         if "Authorization" in self.headers:
-            raise _Refusal(400, "", "Only one auth mechanism allowed")  # as real storage answers
+            raise _RefusedError(400, "", "Only one auth mechanism allowed")  # as real storage answers
         target = unquote(path)
         if parse_qs(query).get("X-Amz-Signature") != [self.hub.sign(target)]:
-            raise _Refusal(403, "", "Request has expired")
+            raise _RefusedError(403, "", "Request has expired")
         for name, repository in self.hub.repositories.items():
             for commit, files in repository.commits.items():
                 prefix = f"/{name}/{commit}/"
                 if target.startswith(prefix):
                     self._file(files[target.removeprefix(prefix)], {"ETag": '"storage"'})
                     return
-        raise _Refusal(404)
+        raise _RefusedError(404)
 
     # --- answers --------------------------------------------------------------------------------------------------
 

@@ -258,7 +258,9 @@ class HubStore:
             return
         if offline():
             raise self._offline(name)
-        size = self._listing[name].size if self._listing and name in self._listing else None
+        if self._listing is not None and name not in self._listing:
+            raise self._missing(name)
+        size = self._listing[name].size if self._listing else None
         for offset, length in ranges:
             if offset < 0 or length < 0 or (size is not None and offset + length > size):
                 raise CheckpointError(
@@ -343,7 +345,8 @@ class HubStore:
         if total < _SHOWN_FROM:
             yield
             return
-        with Progress(label, total, done) as self._progress:
+        with Progress(label, total, done) as progress:
+            self._progress = progress
             try:
                 yield
             finally:

@@ -62,7 +62,7 @@ class View:
     stride: tuple[int, ...]
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     pass
 
 
@@ -76,7 +76,7 @@ def read_pickle(data: bytes, where: str) -> Any:
         raise CheckpointError(f"its pickle has {len(data)} bytes; at most {PICKLE_LIMIT} are read", where=where)
     try:
         return _Machine(data).run()
-    except _Refused as refusal:
+    except _RefusedError as refusal:
         fault = str(refusal)
     except (IndexError, KeyError, ValueError, TypeError, struct.error, OverflowError) as error:
         fault = f"it is damaged ({type(error).__name__}: {error})"
@@ -129,16 +129,16 @@ class _Machine:
                 return self.pop()
             action = _ACTIONS.get(code)
             if action is None:
-                raise _Refused(f"it uses the instruction {bytes([code])!r}, which torch.save does not")
+                raise _RefusedError(f"it uses the instruction {bytes([code])!r}, which torch.save does not")
             action(self)
-        raise _Refused(f"it has more than {MOST_INSTRUCTIONS} instructions")
+        raise _RefusedError(f"it has more than {MOST_INSTRUCTIONS} instructions")
 
     # --- reading the program ---
 
     def take(self, count: int) -> bytes:
         piece = self.data[self.at : self.at + count]
         if len(piece) < count:
-            raise _Refused("it is cut short")
+            raise _RefusedError("it is cut short")
         self.at += count
         return piece
 
@@ -148,7 +148,7 @@ class _Machine:
     def line(self) -> str:
         end = self.data.find(b"\n", self.at, self.at + 512)
         if end < 0:
-            raise _Refused("it is cut short")
+            raise _RefusedError("it is cut short")
         text = self.data[self.at : end].decode("utf-8")
         self.at = end + 1
         return text
@@ -160,7 +160,7 @@ class _Machine:
 
     def pop(self) -> Any:
         if not self.stack or (self.marks and len(self.stack) <= self.marks[-1]):
-            raise _Refused("it is damaged (an empty stack)")
+            raise _RefusedError("it is damaged (an empty stack)")
         return self.stack.pop()
 
     def top(self) -> Any:
@@ -169,7 +169,7 @@ class _Machine:
 
     def since_mark(self) -> list[Any]:
         if not self.marks:
-            raise _Refused("it is damaged (no mark)")
+            raise _RefusedError("it is damaged (no mark)")
         start = self.marks.pop()
         items = self.stack[start:]
         del self.stack[start:]
@@ -183,28 +183,28 @@ class _Machine:
     def name(self, module: str, attribute: str) -> None:
         path = f"{module}.{attribute}"
         if path not in _NAMES:
-            raise _Refused(f"it names {path}, which is not part of a state dict")
+            raise _RefusedError(f"it names {path}, which is not part of a state dict")
         self.push(Name(path))
 
     def store(self, target: Any, items: list[Any]) -> None:
         if type(target) is not dict or len(items) % 2:
-            raise _Refused("it is damaged (items for no dictionary)")
+            raise _RefusedError("it is damaged (items for no dictionary)")
         for key, value in zip(items[::2], items[1::2], strict=True):
             if type(key) not in {str, int}:
-                raise _Refused(f"a dictionary key of type {type(key).__name__}")
+                raise _RefusedError(f"a dictionary key of type {type(key).__name__}")
             if type(value) is View and key in target:
-                raise _Refused(f"the tensor {key} is present twice")
+                raise _RefusedError(f"the tensor {key} is present twice")
             target[key] = value
 
     def extend(self, target: Any, items: list[Any]) -> None:
         if type(target) is not list:
-            raise _Refused("it is damaged (items for no list)")
+            raise _RefusedError("it is damaged (items for no list)")
         target.extend(items)
 
     def call(self) -> None:
         arguments, function = self.pop(), self.pop()
         if type(function) is not Name or type(arguments) is not tuple:
-            raise _Refused("it calls something that is not a name")
+            raise _RefusedError("it calls something that is not a name")
         if function.path == _ORDERED and not arguments:
             self.push({})
         elif function.path == _REBUILD and len(arguments) in {6, 7}:
@@ -212,32 +212,32 @@ class _Machine:
         elif function.path == _PARAMETER and len(arguments) == 3 and type(arguments[0]) is View:
             self.push(arguments[0])
         else:
-            raise _Refused(f"it calls {function.path} in a way that torch.save does not")
+            raise _RefusedError(f"it calls {function.path} in a way that torch.save does not")
 
     def refer(self) -> None:
         reference = self.pop()
         if type(reference) is not tuple or len(reference) != 5 or reference[0] != "storage":
-            raise _Refused("a reference to something other than a storage")
+            raise _RefusedError("a reference to something other than a storage")
         _, kind, key, _, numel = reference
         if type(kind) is not Name or kind.path not in STORAGES:
-            raise _Refused("a storage of an unknown type")
+            raise _RefusedError("a storage of an unknown type")
         if type(key) is not str or type(numel) is not int or numel < 0:
-            raise _Refused("a damaged reference to a storage")
+            raise _RefusedError("a damaged reference to a storage")
         self.push(Storage(key, STORAGES[kind.path], numel))
 
     def build(self) -> None:
         """Attributes (`_metadata`, the versions of modules) are set on dictionaries only, and are left out here."""
         state, target = self.pop(), self.top()
         if type(target) is not dict or type(state) is not dict:
-            raise _Refused("it sets attributes on something that is not a dictionary")
+            raise _RefusedError("it sets attributes on something that is not a dictionary")
 
 
 def _view(storage: Any, offset: Any, shape: Any, stride: Any) -> View:
     sizes = [offset, *shape, *stride]
     if type(storage) is not Storage or not all(type(size) is int and 0 <= size < 1 << 63 for size in sizes):
-        raise _Refused("a damaged tensor")
+        raise _RefusedError("a damaged tensor")
     if len(shape) != len(stride) or len(shape) > 16:
-        raise _Refused("a damaged tensor")
+        raise _RefusedError("a damaged tensor")
     return View(storage, offset, tuple(shape), tuple(stride))
 
 
@@ -251,7 +251,7 @@ def _long1(machine: _Machine) -> None:
 def _stack_global(machine: _Machine) -> None:
     module, attribute = machine.last(2)
     if type(module) is not str or type(attribute) is not str:
-        raise _Refused("a name that is not text")
+        raise _RefusedError("a name that is not text")
     machine.name(module, attribute)
 
 
