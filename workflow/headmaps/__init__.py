@@ -18,7 +18,7 @@ _PUBLIC = {
     "decompose": "headmaps.decomposition",
 }
 
-__all__ = ["__version__", *sorted(_PUBLIC)]
+__all__ = ["Decomposition", "Geometry", "LayerHeads", "__version__", "decompose", "factors", "read_layer_heads"]
 
 
 def __getattr__(name: str) -> Any:
