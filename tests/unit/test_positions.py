@@ -158,6 +158,7 @@ def test_query_key_norms_give_the_score_up_to_the_sizes_they_divide_by(heads, rn
         queries = normed(queries.ravel(), kind, gains["q_norm"].ravel()).reshape(H, R) * size_q
         keys = normed(keys.ravel(), kind, gains["k_norm"].ravel()).reshape(KV, R) * size_k
     else:
+
         def each(vectors, gain):
             size = np.std(vectors, axis=1) if kind == "layer" else np.sqrt(np.mean(vectors**2, axis=1))
             return np.stack([normed(v, kind, g) for v, g in zip(vectors, gain, strict=True)]) * size[:, None]

@@ -10,10 +10,9 @@ With P = I - 11^T/d and Gamma = diag(gain), a pre-norm block computes `q = norm(
 * `gain_and_center_write`: also `W_O -> W_O P`: the next LayerNorm cannot see the mean of what a head writes.
 
 An RMSNorm has no centring. Post-norm families (BERT) are left alone: there reads and writes share one stream.
-Everything is folded in float64, one head at a time, so that a wide layer need not be held twice.
+Everything is folded in float64; `Folding` works on one matrix at a time, so that a wide layer need not be held twice.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from headmaps.errors import ConfigError, NumericError
 from headmaps.geometry import Geometry
-from headmaps.heads import LayerHeads, factors
+from headmaps.heads import LayerHeads
 
 Array = NDArray[Any]
 Float = NDArray[np.float64]
@@ -172,37 +171,14 @@ def _vector(heads: LayerHeads, name: str, geometry: Geometry) -> Float:
         )
     vector = np.asarray(heads.extras[name], dtype=np.float64)
     if vector.shape != (geometry.d_model,):
-        raise NumericError(
-            f"{name} has shape {vector.shape}", where="extras.npz", expected=f"({geometry.d_model},)"
-        )
+        raise NumericError(f"{name} has shape {vector.shape}", where="extras.npz", expected=f"({geometry.d_model},)")
     return vector
-
-
-def treated_factors(
-    heads: LayerHeads, geometry: Geometry, treatment: str, matrix: str
-) -> Iterator[tuple[Float, Float]]:
-    """The factors of every query head's matrix under a treatment, one head at a time.
-
-    Yields:
-        (A (d, r), B (r, d)) in float64 for head 0, 1, ...: `value` A = W_V[g], B = W_O[h]; `qk` A = W_Q[h],
-        B = W_K[g].T; g = h // (H // KV).
-    """
-    fold = folding(heads, geometry, treatment)
-    for A, B in factors(heads, matrix):
-        yield fold_factors(fold, matrix, A, B)
-
-
-def fold_factors(fold: Folding, matrix: str, A: Array, B: Array) -> tuple[Float, Float]:
-    """Both factors (d, r) and (r, d) of one head's matrix under a folding; see `treated_factors`."""
-    if matrix == "value":
-        return (_as64(A) if fold.only_queries else fold.read(A)), fold.write(B)
-    return fold.read(A), (_as64(B) if fold.only_queries else fold.read(B.T).T)
 
 
 def treated(heads: LayerHeads, geometry: Geometry, treatment: str) -> tuple[LayerHeads, list[str]]:
     """A layer under a treatment, biases included, and one sentence per thing that was folded.
 
-    Arrays that change come back in float64, the others as they are; `treated_factors` needs less memory.
+    Arrays that change come back in float64, the others as they are; `layer_factors.LayerFactors` goes head by head.
 
     Returns:
         The layer and the notes. Where beta is folded, `b_Q`, `b_K`, `b_V` are in its extras even if the checkpoint
@@ -224,7 +200,3 @@ def treated(heads: LayerHeads, geometry: Geometry, treatment: str) -> tuple[Laye
         if "b_O" in extras:
             extras["b_O"] = fold.write(extras["b_O"])
     return replace(heads, extras=extras, **changes), list(fold.notes)
-
-
-def _as64(array: Array) -> Float:
-    return np.asarray(array, dtype=np.float64)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from headmaps.errors import ArchitectureError, ConfigError, NumericError
 from headmaps.geometry import Geometry, Rotary
 from headmaps.heads import LayerHeads
-from headmaps.layer_norm import fold_factors, folding, treated_factors
+from headmaps.layer_factors import LayerFactors
 
 Array = NDArray[Any]
 Float = NDArray[np.float64]
@@ -193,9 +193,7 @@ def _pairs(rotary: Rotary, dimension: int) -> tuple[NDArray[np.intp], NDArray[np
     raise ArchitectureError(what, where="geometry.json: position.rotary", expected="half or interleaved")
 
 
-def rotary_qk(
-    W_Q: Array, offset: int, geometry: Geometry, layer: int, sequence_length: int | None = None
-) -> Float:
+def rotary_qk(W_Q: Array, offset: int, geometry: Geometry, layer: int, sequence_length: int | None = None) -> Float:
     """`W_Q R(D)`: with W_K^T untouched, the first factor of the QK matrix at distance D.
 
     Args:
@@ -238,9 +236,11 @@ def factors_at(
         raise ArchitectureError(what, expected=", ".join(m for m in geometry.matrices if m in QK_MATRICES))
     rotary = None if matrix == "qk_nope" else geometry.rotary_of(layer)
     normed = matrix == "qk" and geometry.qk_norm is not None
-    middle = _width_means(heads, geometry, treatment) if normed else (0.0, 0.0)
+    layer_factors = LayerFactors(heads, geometry, matrix, treatment)
+    middle = _width_means(layer_factors, geometry) if normed else (0.0, 0.0)
     turn: Float | None = None
-    for head, (A, B) in enumerate(treated_factors(heads, geometry, treatment, matrix)):
+    for head, (stored_A, stored_B, _) in enumerate(layer_factors):
+        A, B = stored_A, stored_B
         if normed:
             A = _normed(A - middle[0], heads, geometry, "q_norm", head)
             B = _normed(B.T - middle[1], heads, geometry, "k_norm", geometry.group_of(head)).T
@@ -263,14 +263,14 @@ def _normed(W: Float, heads: LayerHeads, geometry: Geometry, name: str, index: i
     return W * gain
 
 
-def _width_means(heads: LayerHeads, geometry: Geometry, treatment: str) -> tuple[Float | float, Float | float]:
+def _width_means(factors: LayerFactors, geometry: Geometry) -> tuple[Float | float, Float | float]:
     """What a LayerNorm over all heads' queries (keys) at once subtracts from each column of W_Q (W_K): (d, 1), or 0."""
     norm = geometry.qk_norm
     if norm is None or norm.kind != "layer" or norm.span != "width":
         return 0.0, 0.0
-    mean_q, mean_k = (W.mean(axis=(0, 2), dtype=np.float64)[:, None] for W in (heads.W_Q, heads.W_K))
-    folded, column = fold_factors(folding(heads, geometry, treatment), "qk", mean_q, mean_k.T)
-    return folded, column.T
+    query = sum(factors.A(i).mean(axis=1, keepdims=True) for i in range(len(factors.inputs))) / len(factors.inputs)
+    key = sum(factors.B(j).mean(axis=0)[:, None] for j in range(len(factors.outputs))) / len(factors.outputs)
+    return query, key
 
 
 def position_notes(geometry: Geometry, layer: int, matrix: str = "qk") -> list[str]:
@@ -279,10 +279,9 @@ def position_notes(geometry: Geometry, layer: int, matrix: str = "qk") -> list[s
     if position.scheme == "rotary" and matrix == "qk_nope":
         notes.append("the position-free part of q.k: no rotation")
     elif rotary is not None:
-        kind = (rotary.scaling or {}).get("type", "none")
-        notes.append(
-            f"rotary embedding: {rotary.style} pairs, {rotary.rotary_dim} dimensions, base {rotary.base:g}, scaling {kind}"
-        )
+        scaling = (rotary.scaling or {}).get("type", "none")
+        turned = f"{rotary.rotary_dim} dimensions in {rotary.style} pairs"
+        notes.append(f"rotary embedding: {turned}, base {rotary.base:g}, scaling {scaling}")
         if rotary.attention_factor != 1.0:
             notes.append(f"attention factor {rotary.attention_factor:g}: its square on the rotated dimensions")
     elif position.scheme == "rotary":
