@@ -169,11 +169,14 @@ def write_record(
         path: where the record goes (`layer-00.json`).
         step: the step's name.
         spec: the parameters that entered the result, and only those.
-        files: name -> path of each file the step wrote, hashed here.
+        files: name -> path of each file the step wrote, hashed here; its path is kept relative to the record.
         facts: further small facts about the result (what was folded, which method); nothing volatile.
     """
     record: dict[str, Any] = {"step": step, "spec": dict(spec)}
-    record["files"] = {name: describe_file(file) for name, file in files.items()}
+    folder = Path(path).parent
+    record["files"] = {
+        name: {"path": os.path.relpath(file, folder)} | describe_file(file) for name, file in files.items()
+    }
     if facts:
         record["facts"] = dict(facts)
     write_json(path, record)
