@@ -10,11 +10,14 @@ from collections.abc import Iterable
 
 from headmaps.quantities.pairs import Array, Float, HeadPairs
 from headmaps.quantities.quantity import HAAR_KINDS, KINDS, Quantity
-from headmaps.quantities.table import ENTRIES
+from headmaps.quantities.table import ENTRIES, SPECTRUM
 
-__all__ = ["HAAR_KINDS", "KINDS", "REGISTRY", "HeadPairs", "Quantity", "null_names", "quantities"]
+__all__ = ["HAAR_KINDS", "KINDS", "REGISTRY", "SPECTRAL_NAMES", "HeadPairs", "Quantity", "null_names", "quantities"]
 
 REGISTRY: dict[str, Quantity] = {entry.name: entry for entry in ENTRIES}
+
+SPECTRAL_NAMES = tuple(entry.name for entry in SPECTRUM)
+"""Quantities of sigma alone: they exist where Z does not (cross-attention)."""
 
 
 def quantities(

@@ -1,0 +1,214 @@
+"""Columns of heads.csv that compare each head with its baselines: from the Haar pool and from literal draws.
+
+`gaussian`: the pool's draws are of factors of norm 1, so a quantity of degree k in the scale of W is multiplied by
+`(||A||_F ||B||_F)^k` of the head. `spectrum`: U and V are Haar given the head's own sigma; quantities without weights
+have the gaussian's law, weighted ones come from the pool's squared entries and the head's sigma, as one matrix product.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headmaps.errors import ResultError
+from headmaps.quantities import HAAR_KINDS, REGISTRY
+from headmaps.records import read_arrays
+from headmaps.significance import (
+    Significance,
+    benjamini_hochberg,
+    can_reject,
+    heads_needed,
+    significance,
+    smallest_p,
+)
+
+Float = NDArray[np.float64]
+Columns = dict[str, NDArray[Any]]
+
+UNWEIGHTED = (
+    *("self_mean", "rotation_mean", "ortho_mean", "overlap_mean", "negative_share", "subspace_overlap"),
+    *("input_rotation_mean", "input_ortho_mean"),
+    *("principal_angle_min", "principal_angle_mean", "principal_angle_max"),
+)
+"""Quantities of the vectors alone: their law is the same whatever the spectrum."""
+
+NOT_ADJUSTED = ("unpaired",)
+"""Kinds whose draws are other real factors of the model, shared between heads: no correction is offered for them."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What the comparison needs of the heads of one matrix, in the order of the table's rows.
+
+    Attributes:
+        columns: heads.csv's own columns, name -> (n,).
+        sigma: (n, r).
+        scale: (n,) `||A||_F ||B||_F`.
+    """
+
+    columns: Columns
+    sigma: Float
+    scale: Float
+
+
+def spectrum_draws(pool: Mapping[str, Float], heads: Heads) -> Iterator[tuple[str, Float]]:
+    """Draws of the weighted quantities under the spectrum null, one quantity at a time: name -> (n, N).
+
+    Heads of less than full rank get NaN: their vectors live in fewer pairs than the pool's.
+    """
+    energy = heads.sigma**2
+    total = energy.sum(axis=1, keepdims=True)
+    full = heads.columns["rank"] == heads.sigma.shape[1]
+    weights = np.divide(energy, total, out=np.full_like(energy, np.nan), where=full[:, None] & (total > 0))
+    self_share = weights @ pool["self2"].T
+    rotation_share = weights @ pool["rotation2"].T
+    ortho_share = np.maximum(0.0, 1.0 - self_share - rotation_share)
+    yield "self_energy", self_share
+    # Z and its transpose have the same law under Haar, so one draw serves both sides
+    for name, draws in {"rotation_energy": rotation_share, "ortho_energy": ortho_share}.items():
+        yield name, draws
+        yield f"input_{name}", draws
+    if "overlap" in pool:
+        trace = np.where(full[:, None], heads.sigma, np.nan) @ pool["overlap"].T
+        yield "trace", trace
+        yield "trace_share", trace / heads.sigma.sum(axis=1, keepdims=True).clip(min=np.finfo(float).tiny)
+
+
+def null_columns(
+    kinds: Sequence[str],
+    heads: Heads,
+    pool: Mapping[str, Float],
+    literal: Mapping[str, Mapping[str, Float]],
+) -> tuple[Columns, dict[str, Any]]:
+    """Columns that compare the heads of one matrix with every baseline kind.
+
+    Args:
+        kinds: the kinds wanted, in the order of the columns.
+        heads: the heads.
+        pool: the Haar pool of this matrix' rank: quantity -> (N,), and `self2`, `rotation2` (`overlap`) -> (N, r).
+        literal: kind -> quantity -> (n, N) draws; NaN where a head has fewer.
+
+    Returns:
+        (columns, facts): `{quantity}_{kind}_mean _sd _difference _ratio _z _p _p_adjusted` and `{kind}_draws`; and per
+        kind the number of draws, the smallest p they allow, how many heads must reach it before Benjamini-Hochberg
+        rejects any, and whether adjusted p values are given.
+    """
+    columns: Columns = {}
+    facts: dict[str, Any] = {}
+    for kind in kinds:
+        draws = 0
+        own: Columns = {}
+        for name, found in _comparisons(kind, heads, pool, literal.get(kind, {})):
+            draws = max(draws, int(found.draws.max(initial=0)))
+            heads_tested = int(np.count_nonzero(~np.isnan(found.p)))
+            fields = {key: getattr(found, key) for key in ("mean", "sd", "difference", "ratio", "z", "p")}
+            if kind not in NOT_ADJUSTED and can_reject(int(found.draws.min(initial=0)), heads_tested):
+                fields["p_adjusted"] = benjamini_hochberg(found.p)
+            own |= {f"{name}_{kind}_{key}": values for key, values in fields.items()}
+            number = found.draws
+        if own:
+            columns |= own | {f"{kind}_draws": number}
+            facts[kind] = _facts(kind, draws, len(heads.scale))
+    return columns, facts
+
+
+def _facts(kind: str, draws: int, n_heads: int) -> dict[str, Any]:
+    offered = kind not in NOT_ADJUSTED and can_reject(draws, n_heads)
+    return {
+        "draws": draws,
+        "smallest_p": smallest_p(draws),
+        "heads_needed_for_a_rejection": heads_needed(draws, n_heads),
+        "adjusted": offered,
+        "why": _why(kind, offered),
+    }
+
+
+def _why(kind: str, offered: bool) -> str:
+    if kind in NOT_ADJUSTED:
+        return "not adjusted: the draws are pairings of real factors, which the heads share"
+    if not offered:
+        return "not adjusted: too few draws for the Benjamini-Hochberg procedure to find a few heads"
+    return "Benjamini-Hochberg over the heads of one matrix; grouped heads share a factor, so their p are dependent"
+
+
+def _comparisons(
+    kind: str, heads: Heads, pool: Mapping[str, Float], literal: Mapping[str, Float]
+) -> Iterator[tuple[str, Significance]]:
+    asked = [name for name, entry in REGISTRY.items() if kind in entry.nulls]
+    if kind not in HAAR_KINDS:
+        for name in asked:
+            if name in literal:
+                yield name, significance(heads.columns[name], literal[name])
+        return
+    for name in asked:
+        if name in pool and (kind == "gaussian" or name in UNWEIGHTED):
+            yield name, _against_pool(heads, name, pool[name], full_rank_only=kind == "spectrum")
+    if kind == "spectrum" and "self2" in pool:
+        for name, draws in spectrum_draws(pool, heads):
+            yield name, significance(heads.columns[name], draws)
+
+
+def _against_pool(heads: Heads, name: str, draws: Float, *, full_rank_only: bool) -> Significance:
+    """Compare with the shared draws; the scale of W is divided out before and multiplied in after."""
+    observed = heads.columns[name]
+    if full_rank_only:
+        observed = np.where(heads.columns["rank"] == heads.sigma.shape[1], observed, np.nan)
+    degree = REGISTRY[name].degree
+    if degree == 0:
+        return significance(observed, draws)
+    scale = heads.scale**degree
+    found = significance(np.divide(observed, scale, out=np.full_like(scale, np.nan), where=scale > 0), draws)
+    return Significance(
+        found.mean * scale, found.sd * scale, found.difference * scale, found.ratio, found.z, found.p, found.draws
+    )
+
+
+def read_pool(path: Path, r: int) -> dict[str, Float]:
+    """The Haar pool of rank r: quantity -> (N,), and `self2`, `rotation2` -> (N, r).
+
+    Raises:
+        ResultError: the file has no pool of this rank.
+    """
+    prefix = f"{r}."
+    found = {name.removeprefix(prefix): array for name, array in read_arrays(path).items() if name.startswith(prefix)}
+    if not found:
+        raise ResultError(f"the Haar pool has no draws of rank {r}", where=str(path), do="run snakemake baselines")
+    return found
+
+
+def read_literal(paths: Iterable[Path], matrix: str, layers: Sequence[int]) -> dict[str, dict[str, Float]]:
+    """Literal draws of one matrix, layers one below the other: kind -> quantity -> (n, N).
+
+    Args:
+        paths: files `.../baselines/{kind}/layer-LL.npz`, with arrays `{matrix}.{quantity}` (H, N).
+        matrix: value, qk, ...
+        layers: the model's layers, in the order of the table's rows.
+
+    Raises:
+        ResultError: a layer is missing or there twice.
+    """
+    by_kind: dict[str, dict[int, Path]] = {}
+    for path in paths:
+        layer = int(path.stem.removeprefix("layer-"))
+        if layer in by_kind.setdefault(path.parent.name, {}):
+            raise ResultError(f"layer {layer} of baseline {path.parent.name} is given twice", where=str(path))
+        by_kind[path.parent.name][layer] = path
+    found: dict[str, dict[str, Float]] = {}
+    for kind, files in by_kind.items():
+        if missing := [layer for layer in layers if layer not in files]:
+            raise ResultError(f"baseline {kind} lacks layers {missing}", do="run snakemake baselines")
+        parts = [read_arrays(files[layer]) for layer in layers]
+        names = [name for name in parts[0] if name.startswith(f"{matrix}.")]
+        found[kind] = {name.partition(".")[2]: _stacked([part[name] for part in parts]) for name in names}
+    return found
+
+
+def _stacked(parts: Sequence[Float]) -> Float:
+    """(H, N_layer) arrays one below the other, NaN where a layer has fewer draws."""
+    width = max(part.shape[1] for part in parts)
+    return np.concatenate(
+        [np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=np.nan) for part in parts]
+    )
