@@ -145,7 +145,7 @@ class LocalStore:
         """
         self.path = Path(path)
         self.description = str(path)
-        self.provenance: dict[str, Any] = {}
+        self.provenance: Mapping[str, Any] = {}
         if not self.path.exists():
             raise CheckpointError(
                 f"there is no checkpoint at {self.path}",
@@ -191,6 +191,11 @@ class LocalStore:
         if self.root.parent.name == "snapshots":
             return target.is_relative_to(self.root.parent.parent / "blobs")
         return False
+
+    @property
+    def single(self) -> str | None:
+        """The name of the file this store was made from; None for a folder."""
+        return self._only[0] if self._only else None
 
     def _locate(self, name: str) -> Path:
         path = self.root / safe_name(name, where=self.description)

