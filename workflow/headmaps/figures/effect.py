@@ -1,0 +1,203 @@
+"""Figures 3 and 5: what one head does to each direction that it reads, and with which direction it writes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from headmaps.figures import captions
+from headmaps.figures.style import BIAS, BLUE_WHITE_RED, ORTHO, ROTATION, SELF, SIGMA, STATES, Sheet, ticks
+
+Array = NDArray[np.float64]
+QUANTILES = (0.01, 0.99)
+_BIAS_LINES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One head, as figures 3 and 5 draw it.
+
+    Attributes:
+        sigma: (r,). Z: (r, r), rows output vectors, columns input vectors. gap: (r,) relative.
+        bias_input, bias_output: name of the bias -> its projection (r,) on each u_j, on each v_i.
+        band_input, band_output: (2, r) quantiles of the hidden states on each u_j and v_i, or None without states.
+    """
+
+    sigma: Array
+    Z: Array
+    gap: Array
+    bias_input: Mapping[str, Array] = field(default_factory=dict)
+    bias_output: Mapping[str, Array] = field(default_factory=dict)
+    band_input: Array | None = None
+    band_output: Array | None = None
+
+
+def head_effect(decomposition: Mapping[str, NDArray[Any]], head: int, bands: tuple[Array, Array] | None = None) -> Effect:
+    """Take one head, its pairs up to its rank, out of a layer's decomposition."""
+    r = int(decomposition["rank"][head]) if "rank" in decomposition else decomposition["sigma"].shape[1]
+
+    def biases(side: str) -> dict[str, Array]:
+        start = f"bias_{side}_"
+        found = {name.removeprefix(start): a[head, :r] for name, a in decomposition.items() if name.startswith(start)}
+        return {name: line for name, line in sorted(found.items()) if np.any(line)}
+
+    sigma = np.asarray(decomposition["sigma"][head, :r])
+    gap = decomposition["gap"][head, :r] if "gap" in decomposition else np.full(r, np.inf)
+    band_input, band_output = (bands[0][:, :r], bands[1][:, :r]) if bands else (None, None)
+    return Effect(
+        sigma, decomposition["Z"][head, :r, :r], gap, biases("input"), biases("output"), band_input, band_output
+    )
+
+
+def pair_lines(Z: Array) -> dict[str, Array]:
+    """self, ortho and rotation of each pair (r,) from Z: |Z_ii|, the rest of the row, and what is outside the span."""
+    own = np.abs(np.diagonal(Z))
+    within = np.einsum("ij,ij->i", Z, Z)
+    rotation = np.sqrt(np.clip(within - own**2, 0.0, None))
+    return {"self": own, "ortho": np.sqrt(np.clip(1.0 - within, 0.0, None)), "rotation": rotation}
+
+
+def caption(effect: Effect, frame: str, matrix: str, rounding: float, role: str = "") -> str:
+    """What figures 3 and 5 show for one head, and what they leave out and why."""
+    r = len(effect.sigma)
+    text = f"{frame} " + (f"Chosen as the head with the {role}. " if role else "")
+    text += (
+        "Heat map: Z, with entry vᵢ · uⱼ (rows: output vectors, columns: input vectors, σ descending). Above, by input "
+        "index: σ, and σ times self, ortho and rotation of the pair. At the left, by output index: σ, dashed at 1. "
+    )
+    names = sorted(set(effect.bias_input) | set(effect.bias_output))
+    if names:
+        which = captions.listed([name.replace("_", " ") for name in names])
+        text += f"Purple: the bias ({which}) projected on each vector. "
+    else:
+        text += "No bias line: this part of the checkpoint has no bias. "
+    if effect.band_input is None:
+        text += "The band of hidden states is left out: no sampled states were given."
+    else:
+        side = "residual" if matrix == "value" else "normed"
+        text += (
+            "Brown: 0.01 to 0.99 quantiles of the sampled hidden states, normed as the head reads them on each input "
+            f"vector, {side} ones on each output vector."
+        )
+    return text + captions.undetermined(int((effect.gap < rounding).sum()), r, rounding)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Inches: the heat map's square, the strips above it and at its left."""
+
+    left: float = 2.3
+    side: float = 3.75
+    sigma: float = 1.0
+    extra: float = 0.72
+    gap: float = 0.1
+
+
+def _strip(axes: Axes, turned: bool, lines: Sequence[tuple[Array, str, Any]], band: Array | None, level: float) -> None:
+    """One strip of lines against the index; turned ones run along the heat map's left side."""
+    index = np.arange(len(lines[0][0]) if lines else band.shape[1])  # type: ignore[union-attr]
+    if band is not None:
+        fill = axes.fill_betweenx if turned else axes.fill_between
+        fill(index, band[0], band[1], color=STATES, alpha=0.35, lw=0)
+    for line, color, style in lines:
+        axes.plot(*((line, index) if turned else (index, line)), color=color, ls=style, lw=1.0)
+    (axes.axvline if turned else axes.axhline)(level, color="0.3", lw=0.7, ls=(0, (4, 2)), zorder=0)
+    limit = (len(index) - 0.5, -0.5) if turned else (-0.5, len(index) - 0.5)
+    (axes.set_ylim if turned else axes.set_xlim)(*limit)
+    (axes.yaxis if turned else axes.xaxis).set_tick_params(left=False, labelleft=False, bottom=False, labelbottom=False)
+    (axes.xaxis if turned else axes.yaxis).set_major_locator(_few())
+
+
+def _few() -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(nbins=3, steps=[1, 2, 5, 10])
+
+
+def _above(sheet: Sheet, effect: Effect, places: _Places, extra: bool) -> None:
+    top = 0.0
+    if extra:
+        axes = sheet.axes(places.left, top, places.side, places.extra)
+        lines = [(a, BIAS, _BIAS_LINES[k % 4]) for k, a in enumerate(effect.bias_input.values())]
+        _strip(axes, False, lines, effect.band_input, 0.0)
+        top += places.extra + places.gap
+    axes = sheet.axes(places.left, top, places.side, places.sigma)
+    parts = pair_lines(effect.Z)
+    colors = {"self": SELF, "ortho": ORTHO, "rotation": ROTATION}
+    weighted = [(effect.sigma * parts[name], colors[name], "-") for name in ("ortho", "rotation", "self")]
+    _strip(axes, False, [(effect.sigma, SIGMA, "-"), *weighted], None, 0.0)
+
+
+def _left(sheet: Sheet, effect: Effect, places: _Places, top: float, extra: bool) -> None:
+    room = places.left - 0.42
+    width = 0.86 if extra else 1.0
+    axes = sheet.axes(room - width, top, width, places.side)
+    _strip(axes, True, [(effect.sigma, SIGMA, "-")], None, 1.0)
+    axes.invert_xaxis()  # away from the heat map, as the strips above it rise away from it
+    if extra:
+        axes = sheet.axes(room - width - places.gap - 0.74, top, 0.74, places.side)
+        lines = [(a, BIAS, _BIAS_LINES[k % 4]) for k, a in enumerate(effect.bias_output.values())]
+        _strip(axes, True, lines, effect.band_output, 0.0)
+        axes.invert_xaxis()
+
+
+def _legend(sheet: Sheet, effect: Effect, places: _Places, extra: bool) -> None:
+    left = places.left + places.side + 0.12
+    top = 0.0
+    if extra:
+        names = sorted(set(effect.bias_input) | set(effect.bias_output))
+        marks = [
+            Line2D([], [], color=BIAS, ls=_BIAS_LINES[k % 4], label=_short(name)) for k, name in enumerate(names[:4])
+        ]
+        if effect.band_input is not None:
+            marks.append(Line2D([], [], color=STATES, lw=5, alpha=0.35, label="states"))
+        sheet.legend(marks, left, top)
+        top += places.extra + places.gap
+    entries = (("σ", SIGMA), ("σ ortho", ORTHO), ("σ rotation", ROTATION), ("σ self", SELF))
+    sheet.legend([Line2D([], [], color=color, label=name) for name, color in entries], left, top)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 12 else name[:11] + "…"
+
+
+def draw(effect: Effect, title: str, text: str) -> Sheet:
+    """Figure 3 or 5 of one head: Z, the strips above and at the left of it, and their legend.
+
+    Args:
+        title: the sheet's title. text: its caption (`caption`).
+    """
+    places = _Places()
+    extra = bool(effect.bias_input or effect.bias_output or effect.band_input is not None)
+    above = places.sigma + places.gap + (places.extra + places.gap if extra else 0.0)
+    sheet = Sheet(above + places.side + 0.42, title, text)
+    if not len(effect.sigma):
+        sheet.text(3.6, 2.5, "this head has no singular value above zero", ha="center", size=9)
+        return sheet
+    _above(sheet, effect, places, extra)
+    _left(sheet, effect, places, above, extra)
+    _legend(sheet, effect, places, extra)
+    axes = sheet.axes(places.left, above, places.side, places.side)
+    limit = float(np.abs(effect.Z).max()) or 1.0
+    image = axes.imshow(effect.Z, cmap=BLUE_WHITE_RED, vmin=-limit, vmax=limit, aspect="auto")
+    axes.set_xticks(ticks(len(effect.sigma)))
+    axes.set_yticks(ticks(len(effect.sigma)))
+    axes.set_xlabel("input (uⱼ)")
+    axes.set_ylabel("output (vᵢ)")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(True)
+    bar = sheet.figure.colorbar(image, cax=sheet.axes(places.left + places.side + 0.14, above + 0.9, 0.14, 2.0))
+    bar.ax.set_title("vᵢ · uⱼ", size=7.5)
+    bar.ax.yaxis.set_major_locator(_symmetric(limit))
+    bar.outline.set_linewidth(0.6)  # type: ignore[operator]
+    return sheet
+
+
+def _symmetric(limit: float) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10], symmetric=True)
