@@ -93,44 +93,45 @@ def null_columns(
 
     Returns:
         (columns, facts): `{quantity}_{kind}_mean _sd _difference _ratio _z _p _p_adjusted` and `{kind}_draws`; and per
-        kind the number of draws, the smallest p they allow, how many heads must reach it before Benjamini-Hochberg
-        rejects any, and whether adjusted p values are given.
+        kind the number of draws (the most; quantities with fewer are named), the smallest p they allow, how many heads
+        must reach it before Benjamini-Hochberg rejects any, which quantities have adjusted p values, and why.
     """
     columns: Columns = {}
     facts: dict[str, Any] = {}
     for kind in kinds:
-        draws = 0
-        own: Columns = {}
-        for name, found in _comparisons(kind, heads, pool, literal.get(kind, {})):
-            draws = max(draws, int(found.draws.max(initial=0)))
-            heads_tested = int(np.count_nonzero(~np.isnan(found.p)))
-            fields = {key: getattr(found, key) for key in ("mean", "sd", "difference", "ratio", "z", "p")}
-            if kind not in NOT_ADJUSTED and can_reject(int(found.draws.min(initial=0)), heads_tested):
-                fields["p_adjusted"] = benjamini_hochberg(found.p)
-            own |= {f"{name}_{kind}_{key}": values for key, values in fields.items()}
-            number = found.draws
-        if own:
-            columns |= own | {f"{kind}_draws": number}
-            facts[kind] = _facts(kind, draws, len(heads.scale))
+        found = dict(_comparisons(kind, heads, pool, literal.get(kind, {})))
+        if not found:
+            continue
+        adjusted = []
+        for name, one in found.items():
+            fields = {key: getattr(one, key) for key in ("mean", "sd", "difference", "ratio", "z", "p")}
+            tested = int(np.count_nonzero(~np.isnan(one.p)))
+            if kind not in NOT_ADJUSTED and can_reject(int(one.draws.min(initial=0)), tested):
+                fields["p_adjusted"] = benjamini_hochberg(one.p)
+                adjusted.append(name)
+            columns |= {f"{name}_{kind}_{key}": values for key, values in fields.items()}
+        columns[f"{kind}_draws"] = np.max([one.draws for one in found.values()], axis=0)
+        facts[kind] = _facts(kind, {name: int(one.draws.max(initial=0)) for name, one in found.items()}, adjusted)
+        facts[kind]["heads_needed_for_a_rejection"] = heads_needed(facts[kind]["draws"], len(heads.scale))
     return columns, facts
 
 
-def _facts(kind: str, draws: int, n_heads: int) -> dict[str, Any]:
-    offered = kind not in NOT_ADJUSTED and can_reject(draws, n_heads)
+def _facts(kind: str, draws: Mapping[str, int], adjusted: Sequence[str]) -> dict[str, Any]:
+    most = max(draws.values())
     return {
-        "draws": draws,
-        "smallest_p": smallest_p(draws),
-        "heads_needed_for_a_rejection": heads_needed(draws, n_heads),
-        "adjusted": offered,
-        "why": _why(kind, offered),
+        "draws": most,
+        "fewer_draws": {name: number for name, number in draws.items() if number < most},
+        "smallest_p": smallest_p(most),
+        "adjusted": list(adjusted),
+        "adjustment": _why(kind, bool(adjusted)),
     }
 
 
-def _why(kind: str, offered: bool) -> str:
+def _why(kind: str, adjusted: bool) -> str:
     if kind in NOT_ADJUSTED:
         return "not adjusted: the draws are pairings of real factors, which the heads share"
-    if not offered:
-        return "not adjusted: too few draws for the Benjamini-Hochberg procedure to find a few heads"
+    if not adjusted:
+        return "not adjusted: too few draws for the Benjamini-Hochberg procedure to find a few heads among all"
     return "Benjamini-Hochberg over the heads of one matrix; grouped heads share a factor, so their p are dependent"
 
 
@@ -164,19 +165,6 @@ def _against_pool(heads: Heads, name: str, draws: Float, *, full_rank_only: bool
     return Significance(
         found.mean * scale, found.sd * scale, found.difference * scale, found.ratio, found.z, found.p, found.draws
     )
-
-
-def read_pool(path: Path, r: int) -> dict[str, Float]:
-    """The Haar pool of rank r: quantity -> (N,), and `self2`, `rotation2` -> (N, r).
-
-    Raises:
-        ResultError: the file has no pool of this rank.
-    """
-    prefix = f"{r}."
-    found = {name.removeprefix(prefix): array for name, array in read_arrays(path).items() if name.startswith(prefix)}
-    if not found:
-        raise ResultError(f"the Haar pool has no draws of rank {r}", where=str(path), do="run snakemake baselines")
-    return found
 
 
 def read_literal(paths: Iterable[Path], matrix: str, layers: Sequence[int]) -> dict[str, dict[str, Float]]:

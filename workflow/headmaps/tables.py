@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from headmaps.blocks import BLOCK_MEANS, block_labels, block_quantities, block_summary
 from headmaps.errors import ResultError
 from headmaps.geometry import Geometry
-from headmaps.null_columns import Heads, null_columns, read_literal, read_pool
+from headmaps.haar import read_pool
+from headmaps.null_columns import Heads, null_columns, read_literal
 from headmaps.quantities import HAAR_KINDS, REGISTRY, SPECTRAL_NAMES, HeadPairs
 from headmaps.records import atomic_path, read_arrays
 from headmaps.significance import overlap_p
