@@ -9,7 +9,7 @@ from headmaps.decomposition import decompose, pair_quantities
 from headmaps.errors import ArchitectureError, ConfigError
 from headmaps.geometry import Geometry, Norm, Position, QKNorm, Rotary
 from headmaps.heads import LayerHeads
-from headmaps.positions import factors_at, frequencies, position_notes, rotary_qk, rotation
+from headmaps.positions import decompose_at, factors_at, frequencies, position_notes, rotary_qk, rotation
 
 D, H, KV, R = 40, 4, 2, 8
 STYLES = ["half", "interleaved"]
@@ -278,3 +278,43 @@ def test_other_schemes_are_stated_and_leave_the_matrix_alone(heads, scheme, word
     for h, (A, B) in enumerate(factors_at(heads, geometry, 0, 64)):
         np.testing.assert_array_equal(A, heads.W_Q[h])
         np.testing.assert_array_equal(B, heads.W_K[h // 2].T)
+
+
+# --- a layer at several distances ---------------------------------------------------------------------------------
+
+
+def test_a_layer_s_file_holds_each_distance_as_its_own_decomposition(heads):
+    geometry = a_geometry(Rotary("half", R, 100.0))
+    arrays = decompose_at(heads, geometry, 0, [0, 3, 40])
+    np.testing.assert_array_equal(arrays["offsets"], [0, 3, 40])
+    assert arrays["sigma"].shape == arrays["overlap"].shape == (3, H, R)
+    for place, offset in enumerate([0, 3, 40]):
+        for h, (A, B) in enumerate(factors_at(heads, geometry, 0, offset)):
+            U, s, Vh = np.linalg.svd(A @ B)
+            np.testing.assert_allclose(arrays["sigma"][place, h], s[:R], rtol=1e-9)
+            overlap = np.sum(Vh[:R] * U[:, :R].T, axis=1)
+            np.testing.assert_allclose(arrays["overlap"][place, h], overlap, atol=1e-9)
+            assert arrays["q_self_mean"][place, h] == pytest.approx(np.abs(overlap).mean())
+    ortho = np.sqrt((arrays["ortho"] ** 2).mean(axis=2))
+    np.testing.assert_allclose(ortho, ortho[:1] * np.ones((3, 1)), rtol=1e-10)
+
+
+def test_without_a_rotation_all_distances_are_alike(heads):
+    arrays = decompose_at(heads, a_geometry(position=Position("alibi")), 0, [0, 5])
+    np.testing.assert_array_equal(arrays["sigma"][0], arrays["sigma"][1])
+
+
+def test_of_latent_attention_only_the_rotary_part_turns(rng):
+    geometry = a_geometry(Rotary("interleaved", 2, 100.0), matrices=["value", "qk_nope", "qk_rope"], d_head_rope=2)
+    heads = LayerHeads(
+        W_Q=rng.standard_normal((H, D, R)),
+        W_K=rng.standard_normal((KV, D, R)),
+        W_V=rng.standard_normal((KV, D, R)),
+        W_O=rng.standard_normal((H, R, D)),
+        extras={},
+    )
+    still, turning = (decompose_at(heads, geometry, 0, [0, 9], matrix=m) for m in ("qk_nope", "qk_rope"))
+    assert still["sigma"].shape == (2, H, R - 2)
+    np.testing.assert_array_equal(still["sigma"][0], still["sigma"][1])
+    assert turning["sigma"].shape == (2, H, 2)
+    assert not np.allclose(turning["sigma"][0], turning["sigma"][1], rtol=1e-3)

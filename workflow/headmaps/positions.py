@@ -17,16 +17,18 @@ positions are added to the embeddings: neither changes a head's matrix.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headmaps.decomposition import Decomposition, decompose, pair_quantities
 from headmaps.errors import ArchitectureError, ConfigError, NumericError
 from headmaps.geometry import Geometry, Rotary
 from headmaps.heads import LayerHeads
 from headmaps.layer_factors import LayerFactors
+from headmaps.quantities import quantities
 
 Array = NDArray[Any]
 Float = NDArray[np.float64]
@@ -231,23 +233,38 @@ def factors_at(
     Raises:
         ArchitectureError: the matrix is not a QK matrix of this model.
     """
+    turn = turn_of(geometry, layer, offset, matrix, sequence_length)
+    for A, B in normed_factors(heads, geometry, treatment, matrix):
+        yield (A if turn is None else A @ turn), B
+
+
+def turn_of(
+    geometry: Geometry, layer: int, offset: int, matrix: str = "qk", sequence_length: int | None = None
+) -> Float | None:
+    """R(D) (r, r) of a layer's QK matrix, None where nothing is turned; errors as of `factors_at` and `rotation`."""
     if matrix not in QK_MATRICES or matrix not in geometry.matrices:
         what = f"positions do not enter the {matrix!r} matrix of this model"
         raise ArchitectureError(what, expected=", ".join(m for m in geometry.matrices if m in QK_MATRICES))
-    rotary = None if matrix == "qk_nope" else geometry.rotary_of(layer)
-    normed = matrix == "qk" and geometry.qk_norm is not None
-    layer_factors = LayerFactors(heads, geometry, matrix, treatment)
-    middle = _width_means(layer_factors, geometry) if normed else (0.0, 0.0)
-    turn: Float | None = None
-    for head, (stored_A, stored_B, _) in enumerate(layer_factors):
-        A, B = stored_A, stored_B
-        if normed:
-            A = _normed(A - middle[0], heads, geometry, "q_norm", head)
-            B = _normed(B.T - middle[1], heads, geometry, "k_norm", geometry.group_of(head)).T
-        if rotary is not None:
-            turn = rotation(rotary, offset, A.shape[1], sequence_length) if turn is None else turn
-            A = A @ turn
-        yield A, B
+    rotary = geometry.rotary_of(layer)
+    if rotary is None or matrix == "qk_nope":
+        return None
+    return rotation(rotary, offset, geometry.rank_of(matrix), sequence_length)
+
+
+def normed_factors(
+    heads: LayerHeads, geometry: Geometry, treatment: str, matrix: str = "qk"
+) -> Iterator[tuple[Float, Float]]:
+    """`W_Q [P] Gamma_q` (d, r) and `([P] Gamma_k W_K^T)` (r, d) of every query head, without any rotation."""
+    factors = LayerFactors(heads, geometry, matrix, treatment)
+    if geometry.qk_norm is None or matrix != "qk":
+        for A, B, _ in factors:
+            yield A, B
+        return
+    mean_Q, mean_K = _width_means(factors, geometry)
+    for head, (A, B, _) in enumerate(factors):
+        queries = _normed(A - mean_Q, heads, geometry, "q_norm", head)
+        keys = _normed(B.T - mean_K, heads, geometry, "k_norm", geometry.group_of(head))
+        yield queries, keys.T
 
 
 def _normed(W: Float, heads: LayerHeads, geometry: Geometry, name: str, index: int) -> Float:
@@ -308,3 +325,46 @@ def position_notes(geometry: Geometry, layer: int, matrix: str = "qk") -> list[s
     if geometry.gate is not None:
         notes.append("the head's output is gated: not part of the QK matrix")
     return notes
+
+
+# --- one layer at several distances -------------------------------------------------------------------------------
+
+
+def decompose_at(
+    heads: LayerHeads,
+    geometry: Geometry,
+    layer: int,
+    offsets: Sequence[int],
+    treatment: str = "raw",
+    matrix: str = "qk",
+    sequence_length: int | None = None,
+) -> dict[str, Array]:
+    """Decompose every head's QK matrix in a layer at several distances, as stored in `rotary/{matrix}/layer-LL.npz`.
+
+    Args:
+        heads: the layer.
+        geometry: the model.
+        layer: its number.
+        offsets: distances D, at least 0 each; n of them.
+        treatment: norm treatment.
+        matrix: qk, qk_nope or qk_rope.
+        sequence_length: see `frequencies`.
+
+    Returns:
+        `offsets` (n,); `sigma`, `overlap`, `rotation`, `ortho` (n, H, r); `rank` (n, H); and every quantity of the
+        registry under its name with the prefix `q_`, (n, H).
+    """
+    turns = [turn_of(geometry, layer, offset, matrix, sequence_length) for offset in offsets]
+    found: list[list[Decomposition]] = [[] for _ in offsets]
+    for A, B in normed_factors(heads, geometry, treatment, matrix):
+        for place, turn in zip(found, turns, strict=True):
+            place.append(decompose(A if turn is None else A @ turn, B))
+
+    def stacked(name: str) -> Array:
+        return np.array([[getattr(head, name) for head in place] for place in found])
+
+    sigma, Z, rank = stacked("sigma"), stacked("Z"), stacked("rank")
+    overlap, _, rotated, ortho = pair_quantities(Z)
+    scalars = quantities(sigma, Z, stacked("eigenvalues"), rank=rank)
+    arrays = {"offsets": np.array(offsets, dtype=np.int64), "sigma": sigma, "overlap": overlap, "rotation": rotated}
+    return arrays | {"ortho": ortho, "rank": rank} | {f"q_{name}": values for name, values in scalars.items()}
