@@ -1,0 +1,150 @@
+"""Every product of a run: the record that stands for it, the files it holds, and what it was made from.
+
+The rules say the same to the workflow engine; here it is said to `headmaps verify`, `lock` and `provenance`, which look
+at results without running anything. A test compares the two.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from headmaps.config import HAAR_KINDS
+from headmaps.drawings import drawings
+from headmaps.plan import RESULTS, Plan
+
+ARRAYS = ("W_Q.npy", "W_K.npy", "W_V.npy", "W_O.npy", "extras.npz")
+
+
+@dataclass(frozen=True)
+class Product:
+    """What one job makes.
+
+    Attributes:
+        model: the model's results folder.
+        step: the step's name.
+        rule: the rule that makes it.
+        record: the record's path; it names the files beside it.
+        files: the other files, in the order the rule declares them.
+        inputs: the small files (records, geometry, source) whose content decides it.
+        spec: the spec the configuration asks for now.
+    """
+
+    model: str
+    step: str
+    rule: str
+    record: str
+    files: tuple[str, ...]
+    inputs: tuple[str, ...]
+    spec: dict[str, Any]
+
+    @property
+    def made(self) -> Path:
+        """The sidecar that says what made it."""
+        record = Path(self.record)
+        return record.with_name(f"{record.stem}.made.json")
+
+
+def products(plan: Plan) -> Iterator[Product]:
+    """Every product of the configuration, each after those it is made from."""
+    for model in plan.models:
+        yield from _checkpoint(plan, model)
+        yield from _heads(plan, model)
+        for layer_norm in plan.config.layer_norm:
+            yield from _decompositions(plan, model, layer_norm)
+        yield from _baselines(plan, model)
+        for layer_norm in plan.config.layer_norm:
+            yield from _tables(plan, model, layer_norm)
+    yield from _figures(plan)
+
+
+def _spec(plan: Plan, step: str, **wildcards: str) -> dict[str, Any]:
+    spec: dict[str, Any] = json.loads(plan.spec(step, SimpleNamespace(**wildcards)))
+    return spec
+
+
+def _checkpoint(plan: Plan, model: str) -> Iterator[Product]:
+    files, source = plan.path(model, "checkpoint/files.json"), plan.path(model, "checkpoint/source.json")
+    whole = plan.fetches_whole_files(model)
+    if whole:
+        yield Product(model, "fetch_files", "fetch_files", files, (), (), _spec(plan, "fetch_files", model=model))
+    spec = _spec(plan, "resolve", model=model)
+    yield Product(model, "resolve", "resolve", source, (), (files,) if whole else (), spec)
+    spec = _spec(plan, "fetch_layer", model=model)
+    for record in plan.layer_files(model, "checkpoint", ".json"):
+        tensors = record.removesuffix(".json") + ".safetensors"
+        yield Product(model, "fetch_layer", "fetch_layer", record, (tensors,), (source,), spec)
+
+
+def _heads(plan: Plan, model: str) -> Iterator[Product]:
+    source, geometry = plan.path(model, "checkpoint/source.json"), plan.path(model, "heads/geometry.json")
+    yield Product(model, "geometry", "geometry", geometry, (), (source,), _spec(plan, "geometry", model=model))
+    spec = _spec(plan, "heads", model=model)
+    for layer in plan.layers(model):
+        record = plan.path(model, f"heads/layer-{layer}.json")
+        files = tuple(plan.path(model, f"heads/layer-{layer}/{name}") for name in ARRAYS)
+        fetched = plan.path(model, f"checkpoint/layer-{layer}.json")
+        yield Product(model, "heads", "extract_heads", record, files, (fetched, geometry), spec)
+
+
+def _decompositions(plan: Plan, model: str, layer_norm: str) -> Iterator[Product]:
+    geometry = plan.path(model, "heads/geometry.json")
+    for matrix in plan.matrices(model):
+        spec = _spec(plan, "decompose", model=model, layer_norm=layer_norm, matrix=matrix)
+        for layer in plan.layers(model):
+            stem = plan.path(model, layer_norm, f"decomposition/{matrix}/layer-{layer}")
+            inputs = (plan.path(model, f"heads/layer-{layer}.json"), geometry)
+            yield Product(model, "decompose", "decompose", f"{stem}.json", (f"{stem}.npz",), inputs, spec)
+
+
+def _baselines(plan: Plan, model: str) -> Iterator[Product]:
+    geometry = plan.path(model, "heads/geometry.json")
+    kinds = plan.config.baselines.kinds
+    if set(kinds) & set(HAAR_KINDS):
+        stem = plan.path(model, "baselines/haar")
+        spec = _spec(plan, "haar_pool", model=model)
+        yield Product(model, "haar_pool", "haar_pool", f"{stem}.json", (f"{stem}.npz",), (geometry,), spec)
+    for layer_norm in plan.config.layer_norm:
+        for kind in (kind for kind in kinds if kind not in HAAR_KINDS):
+            spec = _spec(plan, "baseline", model=model, layer_norm=layer_norm, kind=kind)
+            for layer in plan.layers(model):
+                stem = plan.path(model, layer_norm, f"baselines/{kind}/layer-{layer}")
+                inputs = (plan.path(model, f"heads/layer-{layer}.json"), geometry)
+                yield Product(model, "baseline", "draw_baseline", f"{stem}.json", (f"{stem}.npz",), inputs, spec)
+
+
+def _tables(plan: Plan, model: str, layer_norm: str) -> Iterator[Product]:
+    folder = plan.path(model, layer_norm, "tables")
+    inputs = (
+        *plan.decompositions_of(model, layer_norm),
+        *plan.baselines_of(model, layer_norm),
+        plan.path(model, "heads/geometry.json"),
+    )
+    files = (f"{folder}/heads.csv", f"{folder}/vectors.parquet")
+    spec = _spec(plan, "tables", model=model, layer_norm=layer_norm)
+    yield Product(model, "tables", "make_tables", f"{folder}/tables.json", files, inputs, spec)
+
+
+def _figures(plan: Plan) -> Iterator[Product]:
+    for drawing in drawings(plan):
+        for model in drawing.models:
+            for layer_norm in plan.config.layer_norm:
+                place = {"model": model, "layer_norm": layer_norm}
+                inputs = (
+                    *(path.format(**place) for path in drawing.records),
+                    drawing.table.format(**place),
+                    plan.path(model, "heads/geometry.json"),
+                    plan.path(model, "checkpoint/source.json"),
+                )
+                files = tuple(path.format(**place) for path in drawing.outputs)
+                spec: dict[str, Any] = json.loads(drawing.spec(SimpleNamespace(**place)))
+                yield Product(model, "figure", drawing.rule, drawing.record.format(**place), files, inputs, spec)
+
+
+def models_on_disk(results: Path = Path(RESULTS)) -> list[str]:
+    """The models that have a results folder."""
+    if not results.is_dir():
+        return []
+    return sorted(path.name for path in results.iterdir() if path.is_dir() and path.name != "comparison")
