@@ -1,7 +1,7 @@
 """The bias vectors whose projections on a head's input and output vectors are the bias lines of figures 3 and 5.
 
-The article does not say which vector its line shows, so every candidate is stored by itself; projections are linear, and
-the line of a sum (b_V W_O + b_O, say) is the sum of the lines.
+The article does not say which vector its line shows, so every candidate is stored by itself; projections are linear,
+and the line of a sum (b_V W_O + b_O, say) is the sum of the lines.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ def bias_vectors(layer: LayerFactors, head: int, A: Float, B: Float) -> dict[str
 
     Value matrix: `b_V_W_O` (what the value bias writes), `b_O`, `norm_bias` (beta, which is read), `norm_bias_W_V_W_O`
     (what beta writes). QK matrix: `b_Q_W_K` (key side), `b_K_W_Q` (query side), `norm_bias`, `norm_bias_W_Q_W_K` (key
-    side), `norm_bias_W_K_W_Q` (query side). Where the treatment folds the gain, beta stands in b and has no line of its own.
+    side), `norm_bias_W_K_W_Q` (query side). Where the treatment folds the gain, beta is part of b: no line of its own.
 
     Args:
         layer: the layer's factors.

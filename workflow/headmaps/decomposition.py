@@ -1,9 +1,10 @@
 """The kernel: singular values of a head's matrix `W = A @ B` and how its output vectors lie to its input vectors.
 
-`W = U diag(sigma) Vh` with A (d, r) and B (r, d); everything asked of it follows from sigma (r,) and `Z = Vh @ U` (r, r).
-With `A = Q_A R_A` and `B^T = Q_B R_B`, `u s vh = svd(R_A @ R_B^T)` gives `sigma = s`, `U = Q_A u`, `Vh = vh Q_B^T`, hence
-`Z = vh R_B^-T (B A) R_A^-1 u`: no array larger than a factor is ever formed. R comes from the Gram matrices `A^T A` and
-`B B^T` (three products in all), or from QR where a factor's condition number is above `GRAM_CONDITION`.
+With A (d, r), B (r, d) and `W = U diag(sigma) Vh`, everything asked of it follows from sigma (r,) and `Z = Vh @ U`
+(r, r). With `A = Q_A R_A` and `B^T = Q_B R_B`, `u s vh = svd(R_A @ R_B^T)` gives `sigma = s`, `U = Q_A u`,
+`Vh = vh Q_B^T`, hence `Z = vh R_B^-T (B A) R_A^-1 u`: no array larger than a factor is ever formed. R comes from the
+Gram matrices `A^T A` and `B B^T` (three products in all), or from QR where a factor's condition number is above
+`GRAM_CONDITION`.
 """
 
 from collections.abc import Sequence
@@ -124,6 +125,42 @@ def pair_quantities(Z: Array) -> tuple[Float, Float, Float, Float]:
     return overlap, np.abs(overlap), np.sqrt(rotation2), ortho
 
 
+def in_bases(A: Float, B: Float, factors: Sequence[Factor] | None = None) -> tuple[Float, Float, Float]:
+    """`A @ B` in orthonormal bases of its two sides: `A = Q_A R_A`, `B^T = Q_B R_B`, `M = Q_B^T Q_A`.
+
+    Args:
+        A: (d, r).
+        B: (r, d).
+        factors: `factor_gram(A, B.T)`, if known.
+
+    Returns:
+        (R_A (r, r), R_B (r, r), M (r, r)), from which `sigma_and_Z` gives sigma and Z.
+    """
+    a, b = factors or factor_gram(A, B.T)
+    if a.well_conditioned and b.well_conditioned:
+        assert a.inverse is not None
+        assert b.inverse is not None
+        return a.R, b.R, b.inverse.T @ (B @ A) @ a.inverse
+    a, b = factor_qr(A), factor_qr(B.T)
+    assert a.Q is not None
+    assert b.Q is not None
+    return a.R, b.R, b.Q.T @ a.Q
+
+
+def sigma_and_Z(core: Array, M: Array) -> tuple[Float, Float]:
+    """sigma and Z of heads given in orthonormal bases, any number at once; the signs of single pairs are LAPACK's.
+
+    Args:
+        core: (..., r, r) `R_A @ R_B^T`.
+        M: (..., r, r) `Q_B^T @ Q_A`.
+
+    Returns:
+        sigma (..., r), Z (..., r, r).
+    """
+    u, sigma, vh = np.linalg.svd(core)
+    return sigma, vh @ M @ u
+
+
 def decompose(A: Array, B: Array, factors: Sequence[Factor] | None = None) -> Decomposition:
     """Decompose `W = A @ B` without forming W.
 
@@ -145,10 +182,7 @@ def decompose(A: Array, B: Array, factors: Sequence[Factor] | None = None) -> De
     for name, factor in zip("AB", gram, strict=True):
         if not np.isfinite(factor.norm):
             raise NumericError(f"factor {name} has NaN, infinity, or entries too large to square in float64")
-    if gram[0].well_conditioned and gram[1].well_conditioned:
-        found = _by_gram(A, B, *gram)
-    else:
-        found = _by_qr(A, B)
+    found = _by_gram(A, B, *gram) if all(factor.well_conditioned for factor in gram) else _by_qr(A, B)
     eigenvalues = eigenvalues_of(found.sigma, found.Z)
     return replace(found, eigenvalues=eigenvalues, gap=gaps(found.sigma))
 
@@ -173,7 +207,7 @@ def _by_gram(A: Float, B: Float, a: Factor, b: Factor) -> Decomposition:
 
 
 def _by_qr(A: Float, B: Float) -> Decomposition:
-    """As `_by_gram`, for any condition; pairs beyond the numerical rank are cut off, since their vectors are arbitrary."""
+    """As `_by_gram`, for any condition; pairs beyond the rank are cut off, since their vectors are arbitrary."""
     (d, r), a, b = A.shape, factor_qr(A), factor_qr(B.T)
     assert a.Q is not None
     assert b.Q is not None
@@ -197,8 +231,8 @@ def numerical_rank(sigma: Array, d: int, scale: float) -> int:
     Args:
         sigma: (r,) descending.
         d: d_model.
-        scale: `||A||_F ||B||_F`. Where the factors nearly cancel, the product is not known better than `eps` times this;
-            elsewhere the first term of the threshold is the larger one.
+        scale: `||A||_F ||B||_F`. Where the factors nearly cancel, the product is not known better than `eps` times
+            this; elsewhere the first term of the threshold is the larger one.
     """
     return int(np.count_nonzero(sigma > EPS * max(d * float(sigma[0]), scale))) if len(sigma) else 0
 

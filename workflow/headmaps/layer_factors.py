@@ -5,26 +5,28 @@ float64 (a layer of a 405B model would need 4 GB).
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headmaps.geometry import Geometry
-from headmaps.heads import LayerHeads
 from headmaps.layer_norm import folding
 from headmaps.linalg import Factor, factor_gram
+
+if TYPE_CHECKING:
+    from headmaps.heads import LayerHeads
 
 Array = NDArray[Any]
 Float = NDArray[np.float64]
 
 
-def stored_factors(heads: LayerHeads, geometry: Geometry, matrix: str) -> tuple[Array, Array]:
+def stored_factors(heads: "LayerHeads", geometry: Geometry, matrix: str) -> tuple[Array, Array]:
     """Views of the stored arrays that make a matrix: (inputs (n, d, r), outputs (m, r, d)), W of head h being
     `inputs[h // (H // n)] @ outputs[h // (H // m)]`.
 
-    `value`: W_V, W_O. `qk`: W_Q, W_K^T. `qk_nope`, `qk_rope` (MLA): the columns of W_Q and W_K before and from the rotated
-    part on; the rotated key is one for all heads.
+    `value`: W_V, W_O. `qk`: W_Q, W_K^T. `qk_nope`, `qk_rope` (MLA): the columns of W_Q and W_K before and from the
+    rotated part on; the rotated key is one for all heads.
 
     Raises:
         ArchitectureError: the model has no such matrix.
@@ -55,7 +57,7 @@ class LayerFactors:
         notes: what the treatment folded.
     """
 
-    def __init__(self, heads: LayerHeads, geometry: Geometry, matrix: str, treatment: str = "raw") -> None:
+    def __init__(self, heads: "LayerHeads", geometry: Geometry, matrix: str, treatment: str = "raw") -> None:
         self.inputs, self.outputs = stored_factors(heads, geometry, matrix)
         self.matrix, self.heads, self.fold = matrix, heads, folding(heads, geometry, treatment)
         self.n_heads = geometry.n_heads

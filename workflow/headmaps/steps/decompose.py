@@ -10,7 +10,7 @@ from headmaps.layer_norm import folding
 from headmaps.records import write_arrays, write_record
 from headmaps.steps.command import arguments, step, write_made
 
-FLAGS = ("--geometry", "--heads", "--heads-record?", "--layer", "--output", "--record")
+FLAGS = ("--geometry", "--heads", "--layer", "--output", "--record")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "comparable": bool(arrays["comparable"]),
         }
         write_record(given.record, "decompose", given.spec, {"arrays": given.output}, facts)
-        write_made(given.record, "decompose", given.spec, [given.geometry, *filter(None, [given.heads_record])])
+        write_made(given.record, "decompose", given.spec, [given.geometry, given.heads.with_suffix(".json")])
 
 
 if __name__ == "__main__":
