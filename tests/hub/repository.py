@@ -130,8 +130,8 @@ class Fault:
         kind: `status` (answer with `status`), `reset` (close the connection before answering), `cut` (close it after
             `after` bytes of the body), `flip` (one byte of the body, `after` bytes in), `whole` (ignore Range: 200
             with everything), `shifted` (another Content-Range than asked), `total` (another file size in
-            Content-Range), `gzip` (claim a compressed body), `stall` (send nothing for `after` seconds), `extra`
-            (only add `headers`).
+            Content-Range), `gzip` (claim a compressed body), `stall` (send nothing for `after` seconds), `slow`
+            (`after` milliseconds before every MiB), `extra` (only add `headers`).
         path: pattern of the URL path, without the query.
         method: HEAD, GET, POST or *.
         host: `hub`, `cdn` or *.
@@ -155,3 +155,16 @@ class Fault:
             return False
         self.times -= 1
         return True
+
+
+@dataclass
+class Request:
+    """One request as it came in, and what was answered."""
+
+    host: str
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    status: int = 0
+    sent: int = 0

@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # runs as a script too
 
-from hub.repository import Content, Fault, Repository
+from hub.repository import Content, Fault, Repository, Request
 
 _ID = r"(?P<repo>[^/]+(?:/[^/]+)?)"
 _RESOLVE = re.compile(rf"/{_ID}/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
@@ -32,19 +32,6 @@ _API = re.compile(
     r"(?:/(?P<what>revision|tree|refs|paths-info|auth-check)(?:/(?P<revision>[^/]+))?(?:/(?P<path>.+))?)?"
 )
 _INVALID_TOKEN = "Invalid credentials in Authorization header"
-
-
-@dataclass
-class Request:
-    """One request as it came in, and what was answered."""
-
-    host: str
-    method: str
-    path: str
-    query: str
-    headers: dict[str, str]
-    status: int = 0
-    sent: int = 0
 
 
 @dataclass
@@ -141,6 +128,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     hub: LocalHub
     host: str
 
@@ -364,6 +352,8 @@ class _Handler(BaseHTTPRequestHandler):
                 changed = bytearray(block)
                 changed[start + after - at] ^= 1
                 data = bytes(changed)
+            if kind == "slow":
+                time.sleep(after / 1000)
             self.wfile.write(data)
             self.seen.sent += len(data)
             at += len(block)

@@ -136,7 +136,14 @@ def _by_status(kinds: dict[str, BaseException], endpoint: str, repo: str) -> dic
     response: Any = getattr(kinds.get("HfHubHTTPError"), "response", None)
     if response is None:
         return None
+    from huggingface_hub import get_token
+
     status, text = response.status_code, _server_text(response)
+    if status == 401 and not get_token():
+        return {
+            "what": f"{repo} is not on {endpoint}, or it is private. The server says: {text}",
+            "do": "check its name (owner/name); for a private one set HF_TOKEN (no token is set)",
+        }
     if status == 401:
         return {
             "what": f"{endpoint} does not accept the access token: {text}",
@@ -147,6 +154,11 @@ def _by_status(kinds: dict[str, BaseException], endpoint: str, repo: str) -> dic
             "what": f"{endpoint} refuses access to {repo}. It says: {text}",
             "do": f"give the token (HF_TOKEN) the permission to read {repo}, or use another one: "
             f"{endpoint}/settings/tokens",
+        }
+    if status == 416:
+        return {
+            "what": f"the file on {endpoint} ends before the bytes that were asked for: {text}",
+            "do": "the record of where the tensors lie is of another file: delete the model's source.json and run again",
         }
     if status == 429:
         return {

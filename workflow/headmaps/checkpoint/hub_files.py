@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from headmaps.checkpoint.hub_environment import offline, resolve_revision
 from headmaps.checkpoint.hub_progress import readable
-from headmaps.checkpoint.hub_store import HubFile, HubStore, offline, resolve_revision
+from headmaps.checkpoint.hub_store import HubFile, HubStore
 from headmaps.checkpoint.store import safe_name
 from headmaps.errors import CheckpointError, DownloadError
 from headmaps.records import sha256_of_file

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from headmaps.errors import DownloadError
@@ -27,12 +27,13 @@ LONGEST_WAIT = 600
 """Seconds. A server that asks for a longer pause ends the run with a message instead of a silent wait."""
 
 _PROGRESS = 1 << 20  # an attempt that brought this many bytes is not a failure: the count of retries starts again
-_CHUNK = 1 << 20
 _REDIRECTS = {301, 302, 303, 307, 308}
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 pause = time.sleep
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,12 @@ class _Retry(Exception):  # noqa: N818 - a signal to the loop below, never seen 
     def __init__(self, error: Exception, after: float | None = None) -> None:
         super().__init__(str(error))
         self.error, self.after = error, after
+
+    def wait(self, failures: int) -> None:
+        """Pause before the next attempt, longer after each failure, or raise the error when there were enough."""
+        if failures > RETRIES:
+            raise self.error from None
+        pause(min(2.0 ** (failures - 1), 16.0) if self.after is None else self.after)
 
 
 class RangeReader:
@@ -129,7 +136,7 @@ class RangeReader:
             try:
                 with self._open(url, position, stop) as response:
                     position = self._checked_start(response, position, stop, size, whole)
-                    for piece in response.iter_raw(_CHUNK):
+                    for piece in response.iter_raw():
                         if position + len(piece) > stop:
                             raise DownloadError("the server sent more bytes than it was asked for", where=_shown(url))
                         self.transferred += len(piece)
@@ -145,9 +152,7 @@ class RangeReader:
                 self._locations.pop(url, None)
                 failures = 1 if position - mark >= _PROGRESS else failures + 1
                 mark = position
-                if failures > RETRIES:
-                    raise retry.error from None
-                pause(min(2.0 ** (failures - 1), 16.0) if retry.after is None else retry.after)
+                retry.wait(failures)
 
     def read(self, url: str, start: int, stop: int, size: int | None = None) -> bytes:
         """Bytes `start` to `stop` of the file at `url`; as `stream`."""
@@ -193,17 +198,18 @@ class RangeReader:
     def _check_status(self, response: Any, home: bool) -> None:
         from huggingface_hub.utils import hf_raise_for_status
 
-        status = response.status_code
-        if status < 400:
+        if response.status_code < 400:
             return
         response.read()
         try:
             hf_raise_for_status(response)
         except Exception as error:
             # A storage host refuses a signed address that has expired; the next attempt gets a new one.
-            if status in {408, 429} or status >= 500 or (not home and status != 416):
-                raise _Retry(error, _requested_pause(response.headers, _shown(str(response.url)))) from None
-            raise
+            expired = not home and response.status_code not in {416, 429} and response.status_code < 500
+            retry = _Retry(error) if expired else _as_retry(error)
+            if retry is None:
+                raise
+            raise retry from None
 
     def _checked_start(self, response: Any, start: int, stop: int, size: int | None, whole: bool) -> int:
         """The offset of the response's first byte, once its headers are those of the range asked for."""
@@ -258,11 +264,34 @@ def _requested_pause(headers: Mapping[str, str], where: str) -> float | None:
 
 
 def _as_retry(error: Exception) -> _Retry | None:
+    """How to go on after an error that may pass: a broken connection, a busy server. None for one that will not."""
     if isinstance(error, _Retry):
         return error
-    if isinstance(error, http_library().TransportError) and not isinstance(error, http_library().UnsupportedProtocol):
+    library = http_library()
+    if isinstance(error, library.TransportError) and not isinstance(error, library.UnsupportedProtocol):
         return _Retry(error)
+    response = getattr(error, "response", None)
+    if response is not None and (response.status_code in {408, 429} or response.status_code >= 500):
+        return _Retry(error, _requested_pause(response.headers, _shown(str(response.url))))
     return None
+
+
+def patiently(ask: Callable[[], T]) -> T:
+    """The answer to `ask`, asked again with growing pauses while the server is busy or the connection breaks.
+
+    Raises:
+        Exception: what `ask` raised last.
+    """
+    failures = 0
+    while True:
+        try:
+            return ask()
+        except Exception as error:
+            retry = _as_retry(error)
+            if retry is None:
+                raise
+            failures += 1
+            retry.wait(failures)
 
 
 def http_library() -> Any:
