@@ -28,7 +28,7 @@ class Rotary:
     """How many leading dimensions of a head are turned (of `qk_rope` in MLA: all of them)."""
     base: float
     scaling: dict[str, Any] | None = None
-    """None, or the checkpoint's own parameters with `type`: linear | dynamic | llama3 | yarn | longrope | proportional."""
+    """None, or the checkpoint's own parameters with `type`: linear, dynamic, llama3, yarn or longrope."""
     attention_factor: float = 1.0
     """Multiplies cos and sin, on the query's and on the key's side: rotated dimensions of the score gain its square."""
 
@@ -122,7 +122,7 @@ class Geometry:
     sinks: bool = False
     """A learned logit per head joins the softmax and takes its share (gpt-oss): `sinks (H)` in extras."""
     gate: str | None = None
-    """`sigmoid`: head outputs are multiplied by sigmoid(x @ W_G[h]) before W_O (Qwen3-Next): `W_G (H, d, r)` in extras."""
+    """`sigmoid`: head outputs times sigmoid(x @ W_G[h]) before W_O (Qwen3-Next): `W_G (H, d, r)` in extras."""
     clip: float | None = None
     """Queries, keys and values are clipped to [-clip, clip] after projection (MPT, OLMo)."""
     causal: bool = True
@@ -132,19 +132,15 @@ class Geometry:
     """Of an encoder-decoder: encoder | decoder | cross."""
     tower: str | None = None
     """Of a multimodal model: text | vision."""
+    sequence_length: int | None = None
+    """The length that `dynamic` and `longrope` scaling are evaluated at, from the workflow's config."""
     quantised: str | None = None
     """The quantised format the weights were read from, if any."""
     notes: list[str] = field(default_factory=list)
     """What a reader of the results must know: what is not linear, not looked at, or not part of the matrices."""
 
     def __post_init__(self) -> None:
-        if self.n_kv_heads < 1 or self.n_heads % self.n_kv_heads:
-            raise ArchitectureError(
-                f"{self.n_heads} query heads cannot be shared out among {self.n_kv_heads} key/value heads",
-                where=f"{self.model_type}: number of heads",
-                expected="a number of query heads divisible by the number of key/value heads",
-                do="check num_attention_heads and num_key_value_heads in the checkpoint's config.json",
-            )
+        check_heads(self.model_type, self.n_heads, self.n_kv_heads)
 
     def rank_of(self, matrix: str) -> int:
         """Largest possible rank of a head's matrix: its inner dimension r.
@@ -202,6 +198,21 @@ class Geometry:
         value["norm"] = _made(Norm, value["norm"])
         value["qk_norm"] = _made(QKNorm, value["qk_norm"]) if value["qk_norm"] else None
         return _made(cls, value)
+
+
+def check_heads(model_type: str, n_heads: int, n_kv_heads: int) -> None:
+    """Each key/value head serves the same number of query heads.
+
+    Raises:
+        ArchitectureError: the numbers do not allow it.
+    """
+    if n_kv_heads < 1 or n_heads % n_kv_heads:
+        raise ArchitectureError(
+            f"{n_heads} query heads cannot be shared out among {n_kv_heads} key/value heads",
+            where=f"{model_type}: number of heads",
+            expected="a number of query heads divisible by the number of key/value heads",
+            do="check num_attention_heads and num_key_value_heads in the checkpoint's config.json",
+        )
 
 
 def _made(kind: type[T], value: dict[str, Any]) -> T:
