@@ -44,7 +44,7 @@ FACTOR_REGISTRY: dict[str, FactorQuantity] = {
         FactorQuantity(
             "directionality",
             "directionality",
-            "(C - R) / (C + R); R = sum_a max(0, n_a - mean(n) - 2 sd(n)) for n_a = ||W[a, :]||, C for n_a = ||W[:, a]||",
+            "(C - R) / (C + R), R = sum_a max(0, n_a - mean(n) - 2 sd(n)), n_a = ||W[a, :]||; C as R for ||W[:, a]||",
             "Whether outlier dimensions are written (in QK: of the keys; positive) or read (of the queries; negative).",
             "[-1, 1]; 0 where neither side has outliers",
             _SAPONATI,

@@ -167,6 +167,19 @@ def _against_pool(heads: Heads, name: str, draws: Float, *, full_rank_only: bool
     )
 
 
+def read_pool(path: Path, r: int) -> dict[str, Float]:
+    """The Haar pool of rank r: quantity -> (N,), and `self2`, `rotation2`, `overlap` -> (N, r).
+
+    Raises:
+        ResultError: the file has no pool of this rank.
+    """
+    prefix = f"{r}."
+    found = {name.removeprefix(prefix): array for name, array in read_arrays(path).items() if name.startswith(prefix)}
+    if not found:
+        raise ResultError(f"the Haar pool has no draws of rank {r}", where=str(path), do="run snakemake baselines")
+    return found
+
+
 def read_literal(paths: Iterable[Path], matrix: str, layers: Sequence[int]) -> dict[str, dict[str, Float]]:
     """Literal draws of one matrix, layers one below the other: kind -> quantity -> (n, N).
 

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from headmaps.blocks import BLOCK_MEANS, block_labels, block_quantities, block_summary
 from headmaps.errors import ResultError
 from headmaps.geometry import Geometry
-from headmaps.haar import read_pool
-from headmaps.null_columns import Heads, null_columns, read_literal
+from headmaps.null_columns import Heads, null_columns, read_literal, read_pool
 from headmaps.quantities import HAAR_KINDS, REGISTRY, SPECTRAL_NAMES, HeadPairs
 from headmaps.records import atomic_path, read_arrays
 from headmaps.significance import overlap_p
@@ -36,8 +35,8 @@ FIRST = (
 FACTOR_PREFIX, PRECISION_PREFIX = "fq_", "precision_"
 """Per-head scalars (H,) of a decomposition file that become columns of heads.csv, the first without its prefix."""
 
-PAIR_PREFIXES = ("bias_", "pair_")
-"""Numbers per pair (H, r) of a decomposition file that become columns of vectors.parquet."""
+PAIR_PREFIX, BIAS_PREFIX = "pair_", "bias_"
+"""Numbers per pair (H, r) of a decomposition file that become columns of vectors.parquet, the first without prefix."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ def vector_columns(
         "gap": np.where(np.isfinite(arrays["gap"]), arrays["gap"], np.nan),
         "block": labels,
         "block_size": blocks["block_size"],
-        **{name: arrays.get(name, np.full((H, r), np.nan)) for name in extras},
+        **{name.removeprefix(PAIR_PREFIX): arrays.get(name, np.full((H, r), np.nan)) for name in extras},
     }
     return {name: np.ascontiguousarray(values[pairs.mask]) for name, values in grid.items()}
 
@@ -202,7 +201,7 @@ def pair_arrays(layers: Iterable[Layer]) -> list[str]:
         except (OSError, zipfile.BadZipFile) as error:
             what = f"a results file cannot be read as arrays ({error})"
             raise ResultError(what, where=str(layer.path), do=f"delete {layer.path} and run snakemake") from None
-    return sorted(name for name in names if name.startswith(PAIR_PREFIXES))
+    return sorted(name for name in names if name.startswith((PAIR_PREFIX, BIAS_PREFIX)))
 
 
 def write_tables(
