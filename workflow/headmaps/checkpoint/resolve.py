@@ -11,7 +11,7 @@ from headmaps.errors import CheckpointError
 TensorsNeeded = Callable[..., Mapping[str, Any]]
 """`headmaps.architectures.tensors_needed`."""
 
-_DESCRIBED = ("source", "repo", "revision", "package", "version", "sha256", "file", "folder", "path")
+_DESCRIBED = ("source", "repo", "revision", "package", "version", "sha256", "file", "folder", "path", "stack", "tower")
 
 
 def source_record(spec: Mapping[str, Any], catalogue: Catalogue, tensors_needed: TensorsNeeded) -> dict[str, Any]:
