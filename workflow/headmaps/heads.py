@@ -293,8 +293,8 @@ def factors(heads: LayerHeads, matrix: str) -> Iterator[tuple[NDArray[np.float64
     """The factors A (d, r) and B (r, d) of each query head's matrix, float64.
 
     Args:
-        matrix: `value`: W_V[g], W_O[h], with g = h // (H // KV). `qk`: W_Q[h], W_K[g].T. MLA: `qk_nope`, `qk_rope`: the columns before and from
-            the rotated part on.
+        matrix: `value`: W_V[g], W_O[h], with g = h // (H // KV). `qk`: W_Q[h], W_K[g].T.
+            MLA: `qk_nope`, `qk_rope`: the columns before and from the rotated part on.
 
     Raises:
         ArchitectureError: these heads have no such matrix.

@@ -8,7 +8,7 @@ from headmaps.architectures.entry import value_of
 from headmaps.architectures.model import Model
 from headmaps.architectures.names import tensors_needed
 from headmaps.architectures.table import model_of
-from headmaps.errors import ArchitectureError, CheckpointError
+from headmaps.errors import ArchitectureError
 from headmaps.geometry import Geometry, Position, QKNorm, check_heads
 from headmaps.layouts import LAYOUTS, Sizes, d_head_of
 
@@ -70,7 +70,7 @@ def geometry_of(source: Mapping[str, Any]) -> Geometry:
 
     Raises:
         ArchitectureError: an unknown model type, head numbers that do not divide, or a tensor of another shape.
-        CheckpointError: a tensor is missing, or its stored type holds no plain numbers.
+        CheckpointError: a tensor is missing.
     """
     roles = roles_of_source(source)
     entries = {name: entry for tensors in source["layers"].values() for name, entry in tensors.items()}
@@ -168,17 +168,7 @@ def _position(position: Position, layers: list[int]) -> Position:
 
 def _dtype(stored: Stored, modules: Mapping[str, str]) -> str:
     """The stored types of the projections, joined by +."""
-    found: dict[str, str] = {}
-    for _, _, name in stored.of_roles(modules):
-        found.setdefault(str(stored.entries[name]["dtype"]), name)
-    for dtype, name in found.items():
-        if dtype[0] in "IUBC" and dtype[:2] not in ("BF", "IQ"):
-            raise CheckpointError(
-                f"the tensor {name} is stored as {dtype}: codes that mean nothing without their scales",
-                where=name,
-                expected="plain numbers (F64, F32, F16, BF16, FP8 without scales) or GGUF",
-            )
-    return "+".join(sorted(found))
+    return "+".join(sorted({str(stored.entries[name]["dtype"]) for _, _, name in stored.of_roles(modules)}))
 
 
 def _biases(stored: Stored) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from headmaps.architectures.entry import value_of
 from headmaps.architectures.model import Model
-from headmaps.architectures.table import NEEDS_A_READER, model_of
+from headmaps.architectures.table import model_of
 from headmaps.errors import ArchitectureError, CheckpointError
 
 VISION = re.compile(r"(^|\.)(vision|visual|image|audio|speech)[^.]*\.")
@@ -66,7 +66,7 @@ def tensors_needed(
     found = frozenset(names)
     model = replace(model_of(config, stack, tower), names=found)
     _check_layers(model, layers)
-    _refuse_other_formats(model, config, found)
+    _refuse_other_formats(model, found)
     wanted = _wanted(model)
     prefix = _prefix(model, found, layers, wanted)
     chosen = {layer: _in_block(model, found, prefix, layer, wanted) for layer in layers}
@@ -91,17 +91,14 @@ def _check_layers(model: Model, layers: Sequence[int]) -> None:
             )
 
 
-def _refuse_other_formats(model: Model, config: Mapping[str, Any], names: frozenset[str]) -> None:
+def _refuse_other_formats(model: Model, names: frozenset[str]) -> None:
+    """Codes in the place of weights, and adapters; what the config says of it is refused when it is read."""
     attention = tuple(f".{path}." for path in value_of(model.entry.modules, model).values())
-    packed = [name for name in sorted(names) if PACKED.search(name) and any(path in name for path in attention)]
-    quantisation = model.get("quantization_config") or config.get("quantization_config") or {}
-    method = str(quantisation.get("quant_method", "an unnamed method")) if quantisation else ""
-    spared = method == "mxfp4" and not packed  # gpt-oss: only the experts are MXFP4, attention is BF16
-    if packed or (quantisation and not spared):
-        kind = NEEDS_A_READER.get(method, method or "codes and scales")
+    packed = sorted(name for name in names if PACKED.search(name) and any(path in name for path in attention))
+    if packed:
         raise CheckpointError(
-            f"the weights of this checkpoint are quantised ({kind}), and headmaps has no reader for that format",
-            where=packed[0] if packed else "config.json: quantization_config",
+            f"the attention weights of this checkpoint are quantised: it has {packed[0]}, which is not read here",
+            where=packed[0],
             expected="plain numbers (F64, F32, F16, BF16, FP8 without scales) or GGUF",
             do="use the unquantised checkpoint, or a GGUF conversion of it",
         )

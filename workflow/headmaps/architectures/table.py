@@ -19,15 +19,6 @@ TOWERS = {"text": "text_config", "vision": "vision_config"}
 """Where a multimodal config keeps the config of a tower."""
 TOWER_TYPES = {"clip": {"text": "clip_text_model", "vision": "clip_vision_model"}, "gemma3": {"text": "gemma3_text"}}
 """What the parts of a multimodal config are where they do not say it themselves."""
-NEEDS_A_READER = {
-    "gptq": "GPTQ",
-    "awq": "AWQ",
-    "fp8": "FP8 with scales",
-    "fbgemm_fp8": "FP8 with scales",
-    "compressed-tensors": "compressed tensors",
-    "bitsandbytes": "bitsandbytes",
-    "mxfp4": "MXFP4",
-}
 
 
 def known_model_types() -> list[str]:
