@@ -272,13 +272,15 @@ def decompose_layer(
     Returns:
         `sigma` (H, r), `Z` (H, r, r), `eigenvalues` (H, r) complex, `gap` (H, r), `rank` (H,), `condition` (H,),
         `method` (H,) positions in `METHODS`, `input_norm` and `output_norm` (H,) Frobenius norms of A and B,
-        `comparable` () bool, and `bias_input_NAME`, `bias_output_NAME` (H, r) as in `headmaps.bias_lines`. Where the
-        two sides are different streams (cross-attention) `comparable` is False and Z and the eigenvalues are 0.
+        `comparable` () bool, `fq_NAME` (H,) as in `headmaps.factor_quantities`, and `bias_input_NAME`,
+        `bias_output_NAME` (H, r) as in `headmaps.bias_lines`. Where the two sides are different streams
+        (cross-attention) `comparable` is False, Z and the eigenvalues are 0, and the last two groups are left out.
 
     Raises:
         NumericError: a weight is not finite (`where` names the head).
     """
     from headmaps.bias_lines import bias_vectors
+    from headmaps.factor_quantities import factor_quantities
     from headmaps.layer_factors import LayerFactors
 
     layer = LayerFactors(heads, geometry, matrix, treatment)
@@ -299,9 +301,11 @@ def decompose_layer(
             "input_norm": np.float64(found.norms[0]),
             "output_norm": np.float64(found.norms[1]),
         }
-        for name, vector in bias_vectors(layer, head, A, B).items() if layer.comparable else ():
-            row[f"bias_input_{name}"] = found.on_inputs(vector, A)
-            row[f"bias_output_{name}"] = found.on_outputs(vector, B)
+        if layer.comparable:
+            row |= {f"fq_{name}": value for name, value in factor_quantities(layer, head, A, B, grams).items()}
+            for name, vector in bias_vectors(layer, head, A, B).items():
+                row[f"bias_input_{name}"] = found.on_inputs(vector, A)
+                row[f"bias_output_{name}"] = found.on_outputs(vector, B)
         rows.append(row)
     arrays = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     return arrays | {"comparable": np.array(layer.comparable)}

@@ -7,6 +7,7 @@ from headmaps.errors import NumericError
 from headmaps.geometry import read_geometry
 from headmaps.heads import read_layer_heads
 from headmaps.layer_norm import folding
+from headmaps.precision import precision_arrays
 from headmaps.records import write_arrays, write_record
 from headmaps.steps.command import arguments, step, write_made
 
@@ -25,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         except NumericError as error:
             where = f"layer {given.layer}, {error.where} ({given.heads})"
             raise NumericError(error.what, where=where, expected=error.expected, do=error.do) from None
+        arrays |= precision_arrays(heads, geometry, matrix, treatment, given.layer, arrays)
         write_arrays(given.output, arrays)
         facts = {
             "folded": list(folding(heads, geometry, treatment).notes),
