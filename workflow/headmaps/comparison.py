@@ -220,7 +220,7 @@ def check_same_shape(one: Member, two: Member) -> None:
 
 
 def trajectories(models: Sequence[Member]) -> Columns:
-    """One row per revision, matrix, layer and head: step, the quantities `MAIN` and their effects against shared nulls."""
+    """One row per revision, matrix, layer and head: step, the quantities `MAIN`, their effects against shared nulls."""
     kinds = shared_nulls(models)
     parts: list[Columns] = []
     for step, member in by_step(models):

@@ -189,8 +189,9 @@ def _products(writers: Writers, readers: Readers) -> Iterator[tuple[int, Float]]
                 yield head, (M if readers.maps is None else M @ readers.maps[head]) ** 2
 
 
-def _over(numerator: Float, denominator: Array) -> Float:
-    return np.divide(numerator, denominator, out=np.full(numerator.shape, np.nan), where=denominator > 0)
+def _over(numerator: Any, denominator: Any) -> Float:
+    top, bottom = np.broadcast_arrays(numerator, denominator)
+    return np.asarray(np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom > 0))
 
 
 def participation(sigma: Array) -> Float:
@@ -199,7 +200,7 @@ def participation(sigma: Array) -> Float:
     return _over(energy.sum(axis=-1) ** 2, (energy**2).sum(axis=-1))
 
 
-def null_sd(participation1: Array, participation2: Array, d: int) -> Float:
+def null_sd(participation1: Any, participation2: Any, d: int) -> Float:
     """Standard deviation of the squared composition score of two heads that know nothing of each other.
 
     M is an r x r block of a Haar orthogonal d x d matrix, whose fourth moments are known (Collins and Sniady 2006):
@@ -215,7 +216,7 @@ def null_sd(participation1: Array, participation2: Array, d: int) -> Float:
     return np.sqrt(2 * product / (d**2 * (d - 1) * (d + 2.0)))
 
 
-def z_of(square: Array, participation1: Array, participation2: Array, d: int) -> Float:
+def z_of(square: Any, participation1: Any, participation2: Any, d: int) -> Float:
     """`(square - 1/d) / sd` of the squared composition score against the null; arguments broadcast.
 
     For the overlap pass `overlap min(rank1, rank2) / (rank1 rank2)` and the two ranks as participations: all singular

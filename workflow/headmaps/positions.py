@@ -81,7 +81,7 @@ def frequencies(rotary: Rotary, sequence_length: int | None = None) -> Float:
 
 
 def _plain(base: float, dimension: int) -> Float:
-    return np.float64(base) ** (-np.arange(0, dimension, 2) / dimension)
+    return np.asarray(np.float64(base) ** (-np.arange(0, dimension, 2) / dimension))
 
 
 def _llama3(plain: Float, rotary: Rotary) -> Float:
@@ -106,7 +106,7 @@ def _yarn(plain: Float, rotary: Rotary) -> Float:
     low, high = max(low, 0), min(high, dimension - 1)
     high += 0.001 if low == high else 0.0
     slowed = np.clip((np.arange(dimension // 2) - low) / (high - low), 0.0, 1.0)
-    return slowed * plain / factor + (1 - slowed) * plain
+    return np.asarray(np.power(float(base), -np.arange(0, dimension, 2) / dimension), dtype=np.float64)
 
 
 def _dynamic(rotary: Rotary, sequence_length: int | None) -> Float:

@@ -35,7 +35,7 @@ def principal_angles(one: Array, two: Array) -> Float:
     product = one.T @ two
     cosines = np.clip(np.linalg.svd(product, compute_uv=False), 0.0, 1.0)
     sines = np.clip(np.sort(np.linalg.svd(two - one @ product, compute_uv=False)), 0.0, 1.0)
-    return np.where(cosines**2 > 0.5, np.arcsin(sines[: len(cosines)]), np.arccos(cosines))
+    return np.asarray(np.where(cosines**2 > 0.5, np.arcsin(sines), np.arccos(cosines)))
 
 
 def relative_change(A1: Array, B1: Array, A2: Array, B2: Array) -> float:
@@ -43,11 +43,14 @@ def relative_change(A1: Array, B1: Array, A2: Array, B2: Array) -> float:
 
     The difference is `[A2, -A1] [B2; B1]`, a product of factors of width 2 r: nothing cancels. NaN if A1 B1 = 0.
     """
-    left = np.linalg.qr(np.hstack([A2, -A1]), mode="r")
-    right = np.linalg.qr(np.vstack([B2, B1]).T, mode="r")
-    first = np.linalg.qr(A1, mode="r") @ np.linalg.qr(B1.T, mode="r").T
-    size = float(np.linalg.norm(first))
-    return float(np.linalg.norm(left @ right.T)) / size if size > 0 else float("nan")
+    size = _norm_of_product(A1, B1)
+    return _norm_of_product(np.hstack([A2, -A1]), np.vstack([B2, B1])) / size if size > 0 else float("nan")
+
+
+def _norm_of_product(A: Array, B: Array) -> float:
+    """`||A B||_F` of A (d, n) and B (n, d), through their n x n triangular parts."""
+    R_A, R_B = np.asarray(np.linalg.qr(A, mode="r")), np.asarray(np.linalg.qr(B.T, mode="r"))
+    return float(np.linalg.norm(R_A @ R_B.T))
 
 
 def layer_subspaces(

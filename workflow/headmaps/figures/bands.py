@@ -10,7 +10,7 @@ from headmaps.errors import ResultError
 from headmaps.figures.effect import QUANTILES
 from headmaps.geometry import Geometry
 from headmaps.heads import read_layer_heads
-from headmaps.layer_norm import treated_factors
+from headmaps.layer_factors import LayerFactors
 
 Array = NDArray[np.float64]
 
@@ -55,7 +55,8 @@ def head_bands(
         outputs: .npy (samples, d) of states of the residual stream.
     """
     heads = read_layer_heads(directory, geometry)
-    A, B = next(f for h, f in enumerate(treated_factors(heads, geometry, layer_norm, matrix)) if h == head)
+    factors = LayerFactors(heads, geometry, matrix, layer_norm)
+    A, B = factors.A(factors.input_index(head)), factors.B(factors.output_index(head))
     found = decompose(A, B)
     read = read_states(inputs, A.shape[0])
     written = read_states(outputs, A.shape[0]) if matrix == "value" else read
