@@ -1,0 +1,114 @@
+/** Histogram by layer: how strongly the pairs of each head map a direction onto itself, or onto its opposite. */
+
+const BINS = 100;
+
+function histogramView() {
+  const matrix = matrixSwitch();
+  const weighted = segmented("Counted", [["yes", "sigma × overlap"], ["no", "overlap"]], (value) => app.go({ weighted: value === "yes" }, "replace"));
+  const slider = /** @type {HTMLInputElement} */ (
+    make("input", { type: "range", min: 0, max: data.layers.length - 1, step: 1, "aria-label": "Layer", oninput: () => app.go({ layer: Number(slider.value) }, "replace") })
+  );
+  const output = make("output", { class: "number" });
+  const plot = figure("Overlaps of all heads of a layer", { keys: "Left and right change the head that is drawn as a line, up and down the layer, Enter opens the head." });
+  const cursor = make("p", { class: "cursor", "aria-live": "polite" });
+  const root = make(
+    "section", {},
+    make("div", { class: "controls" }, matrix.root, weighted.root, make("label", { class: "control wide" }, make("span", {}, "Layer ", output), slider)),
+    plot.root, cursor,
+  );
+  plot.listen("plotly_click", (event) => {
+    const head = event.points[0].customdata;
+    if (head !== undefined) openHead({ matrix: app.state.matrix, layer: app.state.layer, head });
+  });
+
+  /** @param {State} state */
+  async function update(state) {
+    matrix.set(data.matrices[state.matrix].name);
+    weighted.set(state.weighted ? "yes" : "no");
+    slider.value = String(state.layer);
+    slider.setAttribute("aria-valuetext", `layer ${data.layers[state.layer]}`);
+    output.textContent = String(data.layers[state.layer]);
+    const drawn = drawnTreatment(state);
+    const of = await data.layerPairs(drawn, state.matrix, state.layer);
+    const counts = range(data.heads).map((head) => countBins(of, head, state.weighted));
+    await drawHistogram(plot, state, counts);
+    const here = counts[state.head];
+    cursor.replaceChildren(
+      make("strong", {}, headName(state)),
+      ` · ${here.total} pairs, ${here.outside} of them beyond ±1 · `, link(writeHash({ ...state, view: "head" }), "Open this head"),
+    );
+  }
+  return { root, update, title: "Histogram", keys: true };
+}
+
+/**
+ * @param {(name: string, head: number) => Float32Array} of
+ * @param {number} head
+ * @param {boolean} weighted
+ */
+function countBins(of, head, weighted) {
+  const overlap = of("overlap", head);
+  const sigma = of("sigma", head);
+  const bins = new Uint16Array(BINS);
+  let outside = 0;
+  let total = 0;
+  for (let i = 0; i < overlap.length; i++) {
+    const value = weighted ? sigma[i] * overlap[i] : overlap[i];
+    if (Number.isNaN(value)) continue;
+    total += 1;
+    if (Math.abs(value) > 1) outside += 1;
+    else bins[Math.min(BINS - 1, Math.floor(((value + 1) * BINS) / 2))] += 1;
+  }
+  return { bins, outside, total };
+}
+
+/**
+ * @param {Figure} plot
+ * @param {State} state
+ * @param {ReturnType<typeof countBins>[]} counts
+ */
+async function drawHistogram(plot, state, counts) {
+  const c = colors();
+  const width = plot.width();
+  const matrix = data.matrices[state.matrix];
+  const middle = (/** @type {number} */ i) => Number((-1 + (2 * i + 1) / BINS).toFixed(4));
+  const traces = counts.map(({ bins }, head) => {
+    const full = range(BINS).filter((i) => bins[i]);
+    return {
+      type: "bar", x: full.map(middle), y: full.map((i) => bins[i]), width: 2 / BINS, customdata: full.map(() => head), name: `head ${head}`,
+      marker: { color: sequentialColor(head / Math.max(1, data.heads - 1)), line: { width: 0 } },
+      hovertemplate: `Head ${head}<br>%{y} pairs at %{x:.2f}<extra></extra>`,
+    };
+  });
+  const line = {
+    type: "scatter", mode: "lines", x: range(BINS).map(middle), y: Array.from(counts[state.head].bins), line: { shape: "hvh", width: 1.5, color: theme.dark() ? "#ffffff" : "#d40000" },
+    hoverinfo: "skip",
+  };
+  const key = {
+    type: "scatter", mode: "markers", x: [null], y: [null], hoverinfo: "skip",
+    marker: { color: [0], cmin: 0, cmax: Math.max(1, data.heads - 1), colorscale: SEQUENTIAL, colorbar: bottomBar("head", -0.2) },
+  };
+  const outside = counts.reduce((sum, count) => sum + count.outside, 0);
+  const what = state.weighted ? "sigma × overlap" : "overlap";
+  await plot.draw([...traces, line, key], {
+    width, height: width < 520 ? 430 : 520, barmode: "stack", bargap: 0, margin: { l: 56, r: 16, t: 16, b: 110 },
+    xaxis: axis({ title: what, range: [-1, 1], zeroline: true, zerolinecolor: c.muted }), yaxis: axis({ title: "pairs", rangemode: "tozero" }),
+  }, {
+    file: `histogram-${matrix.name}-layer-${data.layers[state.layer]}${state.weighted ? "-weighted" : ""}`,
+    alt: `Histogram of ${what} over the singular pairs of all heads of layer ${data.layers[state.layer]}, ${matrix.label} matrix.`,
+    caption: [
+      `The singular pairs of layer ${data.layers[state.layer]}'s heads, ${matrix.long}, stacked by head in bins of 0.02: `,
+      state.weighted ? "singular value times " : "", definition("overlap_mean", "overlap"),
+      " v·u of what a pair writes and what it reads. Right of zero a direction is kept, left of it turned into its opposite. ",
+      `Beyond ±1, not drawn: ${formatCount(outside)} of ${formatCount(counts.reduce((sum, count) => sum + count.total, 0))} pairs. Line: the current head alone.`,
+    ],
+  });
+}
+
+/**
+ * Pairs and Z are kept for some treatments only where a page would grow too large.
+ * @param {State} state
+ */
+function drawnTreatment(state) {
+  return data.treatments[state.treatment].drawn ? state.treatment : 0;
+}
