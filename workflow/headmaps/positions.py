@@ -106,7 +106,7 @@ def _yarn(plain: Float, rotary: Rotary) -> Float:
     low, high = max(low, 0), min(high, dimension - 1)
     high += 0.001 if low == high else 0.0
     slowed = np.clip((np.arange(dimension // 2) - low) / (high - low), 0.0, 1.0)
-    return np.asarray(np.power(float(base), -np.arange(0, dimension, 2) / dimension), dtype=np.float64)
+    return np.asarray(slowed * plain / factor + (1 - slowed) * plain)
 
 
 def _dynamic(rotary: Rotary, sequence_length: int | None) -> Float:
