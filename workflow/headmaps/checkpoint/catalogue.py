@@ -62,7 +62,7 @@ def open_checkpoint(store: Store, file: str | None = None) -> Catalogue:
         CheckpointError: no weights in a format that is read here, several to choose from, a missing shard or
             config.json, a malformed file, an adapter alone, or a quantised checkpoint that is not read here.
     """
-    format_, name, sharded = _choose(store, file)
+    format_, name, sharded = choose_weights(store, file)
     if format_ == "gguf":
         metadata, tensors = gguf.read_header(store, name)
         return Catalogue("gguf", gguf.config_of(metadata, f"{store.description}: {name}"), tensors, store)
@@ -149,8 +149,12 @@ def refuse_scaled(names: Iterable[str], catalogue: Catalogue) -> None:
             )
 
 
-def _choose(store: Store, file: str | None) -> tuple[str, str, bool]:
-    """Format, file name, and whether that file is an index of shards."""
+def choose_weights(store: Store, file: str | None) -> tuple[str, str, bool]:
+    """Format, file name, and whether that file is an index of shards.
+
+    Raises:
+        CheckpointError: no weights in a format that is read here, or several checkpoints to choose from.
+    """
     files = store.files()
     if file is not None:
         return _chosen(store, file)

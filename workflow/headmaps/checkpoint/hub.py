@@ -1,7 +1,8 @@
 """The Hugging Face Hub as a source of checkpoints: read by range (`HubStore`) or fetched whole.
 
-What is where: `ranges` asks a server for bytes and checks the answer; `hub_environment` says which Hub
-and which commit; `hub_store` is a repository at that commit; `hub_files` fetches whole files; `hub_errors` says what went wrong; `hub_progress` shows how far it is.
+What is where: `ranges` asks a server for bytes and checks the answer; `hub_environment` says which Hub and which
+commit; `hub_store` is a repository at that commit; `hub_files` fetches whole files; `hub_errors` says what went wrong;
+`hub_progress` shows how far it is.
 """
 
 from headmaps.checkpoint.hub_environment import resolve_revision

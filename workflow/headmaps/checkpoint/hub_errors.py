@@ -158,7 +158,7 @@ def _by_status(kinds: dict[str, BaseException], endpoint: str, repo: str) -> dic
     if status == 416:
         return {
             "what": f"the file on {endpoint} ends before the bytes that were asked for: {text}",
-            "do": "the record of where the tensors lie is of another file: delete the model's source.json and run again",
+            "do": "the record of where the tensors lie is of another file: delete source.json and run again",
         }
     if status == 429:
         return {

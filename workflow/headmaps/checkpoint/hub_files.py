@@ -1,7 +1,6 @@
 """Whole files from the Hub (`fetch: full`), each checked against the Hub's own hash and resumed where it stopped."""
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -9,11 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from headmaps.checkpoint.catalogue import choose_weights
+from headmaps.checkpoint.formats.safetensors import read_index, shards_of
 from headmaps.checkpoint.hub_environment import offline, resolve_revision
 from headmaps.checkpoint.hub_progress import readable
 from headmaps.checkpoint.hub_store import HubFile, HubStore
-from headmaps.checkpoint.store import safe_name
-from headmaps.errors import CheckpointError, DownloadError
+from headmaps.checkpoint.store import Store, safe_name
+from headmaps.errors import DownloadError
 from headmaps.records import sha256_of_file
 
 
@@ -26,7 +27,8 @@ def fetch_files_from_hub(spec: Mapping[str, Any], directory: Path) -> dict[str, 
 
     Args:
         spec: `repo` and `revision`.
-        directory: where the files go, under their names in the repository.
+        directory: where the files go, under their names in the repository; the commit that a branch or tag meant the
+            first time is kept beside it.
 
     Returns:
         What files.json holds: {"repo", "commit", "files": {name: {"size", "sha256"}}}.
@@ -36,10 +38,10 @@ def fetch_files_from_hub(spec: Mapping[str, Any], directory: Path) -> dict[str, 
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    commit = resolve_revision(spec, memory=directory / ".revision.json")
+    commit = resolve_revision(spec, memory=directory.parent / ".revision.json")
     store = HubStore(spec["repo"], commit)
     listing = _offline_listing(store) if offline() else store.listing()
-    names = wanted_files(store, {name: file.size for name, file in listing.items()})
+    names = wanted_files(store)
     files = {}
     missing = [name for name in names if not _is_kept(directory / name, listing[name])]
     total = sum(listing[name].size for name in names)
@@ -56,53 +58,15 @@ def fetch_files_from_hub(spec: Mapping[str, Any], directory: Path) -> dict[str, 
     return {"repo": store.repo, "commit": commit, "files": files}
 
 
-def wanted_files(store: HubStore, sizes: Mapping[str, int]) -> list[str]:
-    """config.json and the weights of a repository: safetensors before pickles before GGUF, single or sharded.
-
-    Args:
-        store: read for the index of a sharded checkpoint.
-        sizes: the repository's files.
+def wanted_files(store: Store) -> list[str]:
+    """config.json and the weights of a checkpoint, with the index of a sharded one.
 
     Raises:
         CheckpointError: there are no weights in a format that is read here, or a shard of the index is missing.
     """
-    config = [name for name in ("config.json",) if name in sizes]
-    for stem, suffix in (("model", ".safetensors"), ("pytorch_model", ".bin")):
-        single, index = f"{stem}{suffix}", f"{stem}{suffix}.index.json"
-        if single in sizes:
-            return [*config, single]
-        if index in sizes:
-            shards = shards_of(store.text(index), where=f"{store.description}: {index}")
-            absent = [shard for shard in shards if shard not in sizes]
-            if absent:
-                raise CheckpointError(
-                    f"{index} names {len(absent)} file(s) that the repository lacks: {', '.join(absent[:5])}",
-                    where=store.description,
-                    do="the upload is incomplete: choose another revision",
-                )
-            return [*config, index, *shards]
-    gguf = [name for name in sizes if name.endswith(".gguf") and "/" not in name]
-    if len(gguf) == 1:
-        return [*config, *gguf]
-    raise CheckpointError(
-        f"{store.repo} has {'several GGUF files' if gguf else 'no weights in a format that is read here'}",
-        where=store.description,
-        expected="model.safetensors or pytorch_model.bin (single or sharded), or one .gguf file",
-        do=f"found: {', '.join(gguf or list(sizes)[:12])}; a single file can be used with `source: local`",
-    )
-
-
-def shards_of(index: bytes, *, where: str) -> list[str]:
-    """The distinct files that an index of a sharded checkpoint names, each a plain relative path.
-
-    Raises:
-        CheckpointError: the index is not JSON with a `weight_map`, or names a path that leaves its folder.
-    """
-    try:
-        shards = set(json.loads(index)["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise CheckpointError("the index of the checkpoint is not JSON with a weight_map", where=where) from None
-    return sorted(safe_name(str(shard), where=where) for shard in shards)
+    _, name, sharded = choose_weights(store, None)
+    weights = [name, *shards_of(read_index(store, name))] if sharded else [name]
+    return [*(config for config in ("config.json",) if config in store.files()), *weights]
 
 
 def _is_kept(path: Path, file: HubFile) -> bool:
