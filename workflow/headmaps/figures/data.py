@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.csv
 from numpy.typing import NDArray
 
 from headmaps.errors import ConfigError, ResultError
@@ -15,49 +17,63 @@ Array = NDArray[np.float64]
 
 
 class HeadsTable:
-    """The rows of heads.csv as columns: `layer`, `head` (ints), `matrix` (str), the rest float, empty cells NaN.
+    """The rows of heads.csv, of which only the columns asked for are read (there are hundreds).
 
     Args:
         path: heads.csv.
 
     Raises:
-        ResultError: the file is missing, or a column that the figure needs is.
+        ResultError: the file is missing or empty.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             with open(path, encoding="utf-8", newline="") as stream:
-                rows = csv.reader(stream)
-                self.columns = next(rows, [])
-                self._cells = list(zip(*rows, strict=True))
+                self.columns = next(csv.reader(stream), [])
         except FileNotFoundError:
-            raise ResultError("a table that this figure needs is missing", where=str(path), do="run snakemake") from None
-        except ValueError as error:
-            raise ResultError(f"the table has rows of unequal length ({error})", where=str(path)) from None
+            raise ResultError(
+                "a table that this figure needs is missing", where=str(path), do="run snakemake"
+            ) from None
+        self._read: dict[str, NDArray[Any]] = {}
+        self._need(["matrix"])
 
     def __contains__(self, column: str) -> bool:
         return column in self.columns
 
-    def text(self, column: str) -> tuple[str, ...]:
-        """A column as it stands in the file."""
-        if column not in self.columns:
-            what = f"the table has no column {column!r}"
-            raise ResultError(what, where=str(self.path), expected="columns " + ", ".join(self.columns[:8]) + ", ...")
-        return self._cells[self.columns.index(column)] if self._cells else ()
+    def _need(self, names: Iterable[str]) -> None:
+        """Read those columns that are not here yet, all in one pass."""
+        new = [name for name in dict.fromkeys(names) if name not in self._read]
+        for name in new:
+            if name not in self.columns:
+                what = f"the table has no column {name!r}"
+                raise ResultError(
+                    what, where=str(self.path), expected="a heads.csv of this version", do="run snakemake"
+                )
+        if not new:
+            return
+        types = {name: pyarrow.string() if name == "matrix" else pyarrow.float64() for name in new}
+        try:
+            table = pyarrow.csv.read_csv(
+                self.path,
+                read_options=pyarrow.csv.ReadOptions(use_threads=False),
+                convert_options=pyarrow.csv.ConvertOptions(include_columns=new, column_types=types),
+            )
+        except pyarrow.ArrowInvalid as error:
+            what = f"the table cannot be read ({error})"
+            raise ResultError(what, where=str(self.path), do=f"delete {self.path} and run snakemake") from None
+        self._read |= {name: table[name].to_numpy() for name in new}
 
     def of(self, matrix: str, columns: Iterable[str]) -> dict[str, Array]:
-        """Columns of one matrix's rows as float arrays."""
-        rows = [i for i, name in enumerate(self.text("matrix")) if name == matrix]
-        cells = {column: self.text(column) for column in columns}
-        return {
-            column: np.array([float(values[i]) if values[i] else np.nan for i in rows])
-            for column, values in cells.items()
-        }
+        """Columns of one matrix's rows as float arrays; empty cells are NaN.
 
-    def matrices(self) -> list[str]:
-        """The matrices it has rows of, in the order of the file."""
-        return list(dict.fromkeys(self.text("matrix")))
+        Raises:
+            ResultError: the table has no such column, or cannot be read.
+        """
+        wanted = list(columns)
+        self._need(wanted)
+        mine = self._read["matrix"] == matrix
+        return {name: self._read[name][mine] for name in wanted}
 
 
 def grid(layer: Array, head: Array, values: Array) -> tuple[NDArray[np.int64], Array]:

@@ -147,11 +147,13 @@ def _ternary(request: Request) -> Iterator[Drawn]:
         yield Drawn(sheet, request.files(matrix), facts)
 
 
-def _closed_form(request: Request, matrix: str) -> tuple[float, float, float] | None:
+def _closed_form(request: Request, matrix: str) -> tuple[float, float, float]:
     from headmaps.geometry import Geometry
-    from headmaps.haar import expected_means
+    from headmaps.haar import haar_means
 
-    return expected_means(request.geometry["d_model"], Geometry.from_json(dict(request.geometry)).rank_of(matrix))
+    geometry = Geometry.from_json(dict(request.geometry))
+    own, rotation, ortho = haar_means(geometry.d_model, geometry.rank_of(matrix))
+    return own, ortho, rotation
 
 
 _ROLE_TEXTS = {
@@ -204,9 +206,7 @@ def _bands(request: Request, matrix: str, layer: int, head: int) -> Any:
     from headmaps.geometry import Geometry
 
     geometry = Geometry.from_json(dict(request.geometry))
-    return head_bands(
-        request.heads[layer], geometry, request.spec["layer_norm"], matrix, head, *request.states[layer]
-    )
+    return head_bands(request.heads[layer], geometry, request.spec["layer_norm"], matrix, head, *request.states[layer])
 
 
 def _all_heads(table_name: str) -> Callable[[Request], Iterator[Drawn]]:

@@ -36,7 +36,9 @@ class Effect:
     band_output: Array | None = None
 
 
-def head_effect(decomposition: Mapping[str, NDArray[Any]], head: int, bands: tuple[Array, Array] | None = None) -> Effect:
+def head_effect(
+    decomposition: Mapping[str, NDArray[Any]], head: int, bands: tuple[Array, Array] | None = None
+) -> Effect:
     """Take one head, its pairs up to its rank, out of a layer's decomposition."""
     r = int(decomposition["rank"][head]) if "rank" in decomposition else decomposition["sigma"].shape[1]
 
@@ -109,13 +111,13 @@ def _strip(axes: Axes, turned: bool, lines: Sequence[tuple[Array, str, Any]], ba
     limit = (len(index) - 0.5, -0.5) if turned else (-0.5, len(index) - 0.5)
     (axes.set_ylim if turned else axes.set_xlim)(*limit)
     (axes.yaxis if turned else axes.xaxis).set_tick_params(left=False, labelleft=False, bottom=False, labelbottom=False)
-    (axes.xaxis if turned else axes.yaxis).set_major_locator(_few())
+    (axes.xaxis if turned else axes.yaxis).set_major_locator(_few(2 if turned else 3))
 
 
-def _few() -> Any:
+def _few(most: int) -> Any:
     from matplotlib.ticker import MaxNLocator
 
-    return MaxNLocator(nbins=3, steps=[1, 2, 5, 10])
+    return MaxNLocator(nbins=most, steps=[1, 2, 5, 10])
 
 
 def _above(sheet: Sheet, effect: Effect, places: _Places, extra: bool) -> None:

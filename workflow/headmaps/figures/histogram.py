@@ -33,9 +33,7 @@ class Counts:
         return int(self.below.sum() + self.above.sum())
 
 
-def count(
-    sigma: NDArray[np.float64], Z: NDArray[np.float64], used: NDArray[np.bool_], weighted: bool = True
-) -> Counts:
+def count(sigma: NDArray[np.float64], Z: NDArray[np.float64], used: NDArray[np.bool_], weighted: bool = True) -> Counts:
     """Count `sigma_i * (v_i . u_i)`, or `v_i . u_i` unweighted, of every pair in use into 100 bins of 0.02.
 
     Args:
@@ -104,9 +102,7 @@ def _bars(axes: Axes, found: Counts, colors: NDArray[np.float64]) -> None:
         some = [i for i, outline in enumerate(outlines) if len(outline.vertices)]
         # without antialiasing no hairlines show between neighbouring bars
         axes.add_collection(
-            PathCollection(
-                [outlines[i] for i in some], facecolors=colors[some], linewidths=0, antialiaseds=False
-            ),
+            PathCollection([outlines[i] for i in some], facecolors=colors[some], linewidths=0, antialiaseds=False),
             autolim=False,
         )
     top = 1.06 * max(1, found.counts.sum(axis=0).max(), outside.sum(axis=0).max())

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from headmaps.records import atomic_path
 
 WIDTH = 7.2  # inches: a page of two columns
-PNG_DPI = 200
+DPI = 200  # of PNG, and of what is a picture inside SVG and PDF
 CAPTION_SIZE = 7.0
 TITLE_SIZE = 10.0
 _MARGIN = 0.12
@@ -197,8 +197,23 @@ def _fitting(words: Iterable[str], width: float, size: float, bold: bool) -> Ite
 
 def ticks(count: int, most: int = 12) -> list[int]:
     """Round integer ticks of the indices 0 .. count - 1, at most about `most` of them."""
-    step = next(s for s in (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 256, 512, 1024, count) if count <= s * most)
+    step = next(
+        s for s in (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 256, 512, 1024, count) if count <= s * most
+    )
     return list(range(0, count, step))
+
+
+def many(marks: int) -> bool:
+    """Whether marks are too many to be drawn one by one in SVG and PDF, and become a picture there."""
+    return marks > 4000
+
+
+def layer_ticks(axes: Axes, layers: NDArray[np.int64]) -> None:
+    """Round ticks along the layers (ascending), half a layer of room at both ends, and the axis' label."""
+    first, last = int(layers[0]), int(layers[-1])
+    axes.set_xticks([first + place for place in ticks(last - first + 1, 10)])
+    axes.set_xlim(first - 0.6, last + 0.6)
+    axes.set_xlabel("layer")
 
 
 def color_key(axes: Axes, colors: NDArray[np.float64], labels: Sequence[object], title: str) -> None:
@@ -230,7 +245,7 @@ def save(sheet: Sheet, paths: Iterable[Path]) -> None:
             sheet.figure.savefig(
                 temporary,
                 format=form,
-                dpi=PNG_DPI if form == "png" else 72,
+                dpi=DPI,
                 metadata=metadata(form, sheet.title, sheet.caption),
             )
 
@@ -243,5 +258,5 @@ def save_pages(sheets: Iterable[Sheet], path: Path, title: str) -> str:
     with atomic_path(path) as temporary, PdfPages(temporary, metadata=metadata("pdf", title, "")) as pages:
         for sheet in sheets:
             first = first or sheet.caption
-            pages.savefig(sheet.figure)
+            pages.savefig(sheet.figure, dpi=DPI)
     return first

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headmaps.figures import captions
 from headmaps.figures.data import HeadsTable
-from headmaps.figures.style import Sheet, color_key, ordered_colors
+from headmaps.figures.style import Sheet, color_key, many, ordered_colors
 
 Array = NDArray[np.float64]
 QUANTITIES = ("self_mean", "ortho_mean", "rotation_mean")
@@ -50,11 +50,13 @@ def linear_fit(self_mean: Array, ortho_mean: Array, rotation_mean: Array) -> tup
     return float(a), float(b)
 
 
-def points(table: HeadsTable, matrix: str, closed_form: tuple[float, float, float] | None, random: str | None) -> Points:
+def points(
+    table: HeadsTable, matrix: str, closed_form: tuple[float, float, float] | None, random: str | None
+) -> Points:
     """Read one matrix's points from heads.csv.
 
     Args:
-        closed_form: expected self, rotation and ortho of random subspaces (`headmaps.haar`).
+        closed_form: expected self, ortho and rotation of random subspaces (`headmaps.haar`).
         random: the baseline kind whose mean is the open circle, or None.
     """
     drawn = [f"{q}_{random}_mean" for q in QUANTITIES] if random and f"self_mean_{random}_mean" in table else []
@@ -68,7 +70,7 @@ def points(table: HeadsTable, matrix: str, closed_form: tuple[float, float, floa
         normalised(*values),
         linear_fit(*values) if distinct else None,
         normalised(*(np.array(m) for m in mean)) if mean and np.all(np.isfinite(mean)) else None,
-        normalised(*(np.array(closed_form[i]) for i in (0, 2, 1))) if closed_form else None,
+        normalised(*(np.array(mean) for mean in closed_form)) if closed_form else None,
         int((~there).sum()),
     )
 
@@ -119,7 +121,10 @@ def _marks(axes: Axes, found: Points, colors: Array, size: float, low: float = 0
             style = {"color": "0.15", "lw": 1.0, "ls": (0, (4, 2)), "label": "linear fit"}
             axes.plot(*ends.T, **style, zorder=3, clip_on=False)
     index = np.unique(found.layer, return_inverse=True)[1]
-    axes.scatter(*found.shares.T, s=size, c=colors[index], edgecolors="0.2", linewidths=0.25, zorder=2, clip_on=False)
+    axes.scatter(
+        *found.shares.T, s=size, c=colors[index], edgecolors="0.2", linewidths=0.25, zorder=2, clip_on=False,
+        rasterized=many(len(found.layer)),
+    )  # fmt: skip
     if found.random is not None:
         axes.scatter(
             *found.random[:, None], s=52, facecolors="none", edgecolors="k", linewidths=1.2, label="random initialisation",
@@ -127,7 +132,14 @@ def _marks(axes: Axes, found: Points, colors: Array, size: float, low: float = 0
         )  # fmt: skip
     if found.closed_form is not None:
         axes.scatter(
-            *found.closed_form[:, None], s=24, marker="x", c="k", linewidths=0.9, label="closed form", zorder=5, clip_on=False
+            *found.closed_form[:, None],
+            s=24,
+            marker="x",
+            c="k",
+            linewidths=0.9,
+            label="closed form",
+            zorder=5,
+            clip_on=False,
         )
 
 
