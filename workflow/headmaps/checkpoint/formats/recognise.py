@@ -1,5 +1,7 @@
 """What a file that is not the expected format really is, for the message."""
 
+SAFETENSORS = "it is a safetensors file"
+
 
 def what_it_is(beginning: bytes) -> str:
     """A phrase about a file that begins with these bytes, or an empty string."""
@@ -16,6 +18,6 @@ def what_it_is(beginning: bytes) -> str:
         return "it is a pickle in the format that torch.save wrote before version 1.6"
     if beginning[257:262] == b"ustar":
         return "it is a tar archive"
-    if len(beginning) > 9 and beginning[8:9] == b"{":
-        return "it is a safetensors file"
+    if beginning[8:9] == b"{":
+        return SAFETENSORS
     return ""

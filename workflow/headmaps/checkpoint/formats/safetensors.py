@@ -187,8 +187,10 @@ def _malformed(fault: str, where: str) -> CheckpointError:
 
 
 def _not_safetensors(store: Store, name: str, length: int, size: int) -> CheckpointError:
-    from headmaps.checkpoint.formats.recognise import what_it_is
+    from headmaps.checkpoint.formats.recognise import SAFETENSORS, what_it_is
 
     found = what_it_is(store.read(name, 0, min(size, 512)))
+    if found == SAFETENSORS:
+        found = ""
     fault = found or f"it claims a header of {length} bytes; the file has {size}, and no header exceeds {HEADER_LIMIT}"
     return _malformed(fault, f"{store.description}: {name}")
