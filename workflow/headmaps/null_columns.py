@@ -106,7 +106,7 @@ def null_columns(
         for name, one in found.items():
             fields = {key: getattr(one, key) for key in ("mean", "sd", "difference", "ratio", "z", "p")}
             tested = int(np.count_nonzero(~np.isnan(one.p)))
-            if kind not in NOT_ADJUSTED and can_reject(int(one.draws.min(initial=0)), tested):
+            if kind not in NOT_ADJUSTED and can_reject(int(one.draws.max(initial=0)), tested):
                 fields["p_adjusted"] = benjamini_hochberg(one.p)
                 adjusted.append(name)
             columns |= {f"{name}_{kind}_{key}": values for key, values in fields.items()}
