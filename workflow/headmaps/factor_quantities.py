@@ -232,10 +232,11 @@ def head_biases(layer: LayerFactors, head: int) -> tuple[Float | None, Float | N
 
     def one(name: str, index: int, W: Any) -> Float | None:
         stored = layer.heads.extras.get(name)
-        if stored is None and layer.fold.shift is None:
+        folded = layer.fold.shift is not None and (name == "b_Q" or not layer.fold.only_queries)
+        if stored is None and not folded:
             return None
         own = np.zeros(W.shape[1]) if stored is None else np.asarray(stored[index], dtype=np.float64)
-        return np.asarray(own + layer.fold.read_bias(W), dtype=np.float64)
+        return np.asarray(own + layer.fold.read_bias(W) if folded else own, dtype=np.float64)
 
     i, j = layer.input_index(head), layer.output_index(head)
     if layer.matrix == "value":

@@ -34,7 +34,8 @@ class FloatFormat:
     def step(self, W: Float, axis: int) -> Float:
         """Distance between neighbouring numbers of the format, at each weight (`axis` does not matter here)."""
         _, exponent = np.frexp(W)  # |W| = m 2^exponent with m in [1/2, 1)
-        return np.asarray(np.ldexp(1.0, np.maximum(exponent - 1, self.least) - self.mantissa))
+        exponent = np.where(W == 0, self.least, np.maximum(exponent - 1, self.least))
+        return np.asarray(np.ldexp(1.0, exponent - self.mantissa))
 
 
 @dataclass(frozen=True)
