@@ -30,7 +30,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._bar: Any = None
         self._quiet = os.environ.get("HEADMAPS_PROGRESS") == "off"
         if not self._quiet and (terminal := self._terminal()):
-            from tqdm import tqdm
+            from tqdm import tqdm  # type: ignore[import-untyped]
 
             self._bar = tqdm(
                 total=total, initial=done, desc=label, unit="B", unit_scale=True, file=terminal, leave=False, miniters=1

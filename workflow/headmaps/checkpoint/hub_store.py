@@ -155,7 +155,8 @@ class HubStore:
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         """See `Store.read`."""
-        return next(iter(self.read_ranges(name, [(offset, length)])))
+        (data,) = self.read_ranges(name, [(offset, length)])
+        return data
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
         """See `Store.read_ranges`. Ranges with at most 64 KiB between them are fetched by one request."""

@@ -162,7 +162,7 @@ class RangeReader:
     def _open(self, url: str, start: int, stop: int) -> Iterator[Any]:
         """The response to a GET of a range, redirects followed by hand: only so is it certain where the token goes."""
         from huggingface_hub import constants
-        from huggingface_hub.utils import get_session
+        from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
 
         current = self._locations.get(url, url)
         headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
@@ -196,7 +196,7 @@ class RangeReader:
         raise DownloadError("the server redirects in circles", where=_shown(url))
 
     def _check_status(self, response: Any, home: bool) -> None:
-        from huggingface_hub.utils import hf_raise_for_status
+        from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
 
         if response.status_code < 400:
             return
@@ -296,7 +296,7 @@ def patiently(ask: Callable[[], T]) -> T:
 
 def http_library() -> Any:
     """The HTTP library under huggingface_hub (httpx, or httpx2 in newer versions), for the names of its errors."""
-    from huggingface_hub.utils import get_session
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
 
     return import_module(type(get_session()).__module__.partition(".")[0])
 

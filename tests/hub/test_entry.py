@@ -1,0 +1,133 @@
+"""`headmaps entry` prints a configuration that can be pasted, or used as it is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headmaps.cli import main
+from headmaps.config import HubModel, LocalModel, read_config
+from hub.builders import FALCON_COMMIT, make_falcon_rw_repo, make_llama_repo, write_safetensors
+from hub.server import LocalHub
+
+
+def entry(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[Any], str]:
+    """The models of the printed configuration, read back as the workflow reads it, and the whole text."""
+    assert main(["entry", *arguments]) == 0
+    printed = capsys.readouterr().out
+    return list(read_config(yaml.safe_load(printed)).models), printed
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The message, where there is no entry to print."""
+    assert main(["entry", *arguments]) == 1
+    captured = capsys.readouterr()
+    assert "models:" not in captured.out
+    return captured.err
+
+
+@pytest.fixture
+def llama(hub: LocalHub, tmp_path: Path) -> str:
+    """The commit of a small Llama in two shards."""
+    return hub.repository("some/llama-tiny").add_folder(make_llama_repo(tmp_path / "llama", layers=3, shards=2))
+
+
+def test_a_branch_becomes_a_full_commit(hub: LocalHub, llama: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (model,), printed = entry(capsys, "hub:some/llama-tiny@main")
+    assert isinstance(model, HubModel)
+    assert (model.name, model.layers, model.repo, model.revision) == ("llama-tiny", 3, "some/llama-tiny", llama)
+    assert f"# main is now commit {llama}" in printed
+    assert "llama: 3 layers, d_model 64, 4 heads on 2 key/value heads of d_head 16, stored as BF16" in printed
+
+
+def test_the_bytes_to_fetch_are_those_of_the_tensors(
+    hub: LocalHub, llama: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, printed = entry(capsys, "hub:some/llama-tiny")
+    attention = 3 * 2 * (64 * (64 + 32 + 32 + 64) + 64)
+    assert f"fetches {attention / 1000:.1f} kB of " in printed
+    assert hub.sent() < attention  # only headers were read
+
+
+def test_falcon_rw_1b_from_its_pickle(hub: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.repository("tiiuae/falcon-rw-1b").add_folder(make_falcon_rw_repo(tmp_path / "falcon", 2, 4, 128))
+    (model,), printed = entry(capsys, f"hub:tiiuae/falcon-rw-1b@{FALCON_COMMIT}")
+    assert (model.name, model.layers, model.revision) == ("falcon-rw-1b", 2, FALCON_COMMIT)
+    assert "position alibi" in printed
+
+
+def test_a_commit_of_digits_alone_stays_text(hub: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for commit in ("1234567890" * 4, "1e" + "0" * 38, "0" * 40):
+        hub.repository("some/digits").add_folder(make_llama_repo(tmp_path / "digits"), commit=commit)
+        (model,), _ = entry(capsys, "hub:some/digits")
+        assert model.revision == commit
+
+
+def test_a_folder_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (model,), _ = entry(capsys, str(make_llama_repo(tmp_path / "my model (2)")))
+    assert isinstance(model, LocalModel)
+    assert (model.name, model.layers, model.path) == ("my-model-2-", 2, str(tmp_path / "my model (2)"))
+
+
+def test_the_name_can_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (model,), _ = entry(capsys, str(make_llama_repo(tmp_path / "comparison")))
+    assert model.name == "comparison-model"  # reserved
+    (model,), _ = entry(capsys, str(tmp_path / "comparison"), "--name", "mine")
+    assert model.name == "mine"
+
+
+def write_t5(folder: Path) -> Path:
+    """An encoder-decoder of two layers a stack."""
+    folder.mkdir()
+    config = {"model_type": "t5", "d_model": 32, "d_kv": 8, "num_heads": 4, "num_layers": 2, "num_decoder_layers": 2}
+    config |= {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "layer_norm_epsilon": 1e-6}
+    (folder / "config.json").write_text(json.dumps(config))
+    shapes: dict[str, tuple[int, ...]] = {}
+    for stack, sublayers in (("encoder", ["SelfAttention"]), ("decoder", ["SelfAttention", "EncDecAttention"])):
+        for layer in range(2):
+            for number, attention in enumerate(sublayers):
+                block = f"{stack}.block.{layer}.layer.{number}."
+                shapes |= {f"{block}{attention}.{name}.weight": (32, 32) for name in "qkvo"}
+                shapes[f"{block}layer_norm.weight"] = (32,)
+        shapes[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = (32, 4)
+    write_safetensors(folder / "model.safetensors", shapes, lambda name: None)
+    return folder
+
+
+def test_an_encoder_decoder_gives_an_entry_a_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models, _ = entry(capsys, str(write_t5(tmp_path / "t5")))
+    assert [(model.name, model.stack, model.layers) for model in models] == [
+        ("t5-encoder", "encoder", 2),
+        ("t5-decoder", "decoder", 2),
+        ("t5-cross", "cross", 2),
+    ]
+    (model,), _ = entry(capsys, str(tmp_path / "t5"), "--stack", "decoder")
+    assert (model.name, model.stack) == ("t5", "decoder")
+
+
+def write_config(folder: Path, **changes: Any) -> Path:
+    """A Llama folder whose config says something else."""
+    make_llama_repo(folder)
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_what_is_not_supported_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unknown = refusal(capsys, str(write_config(tmp_path / "a", model_type="brandnew")))
+    assert "'brandnew' is not in the table" in unknown
+    quantised = refusal(capsys, str(write_config(tmp_path / "b", quantization_config={"quant_method": "gptq"})))
+    assert "quantised (gptq)" in quantised
+
+
+def test_a_repository_without_hub_in_front_is_recognised(hub: LocalHub, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "headmaps entry hub:openai-community/gpt2" in refusal(capsys, "openai-community/gpt2")
+
+
+def test_a_gated_repository_names_the_page(hub: LocalHub, llama: str, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.repository("some/llama-tiny").gated = True
+    message = refusal(capsys, "hub:some/llama-tiny")
+    assert f"accept them at {hub.endpoint}/some/llama-tiny" in message
+    assert "Traceback" not in message
