@@ -107,6 +107,58 @@ def test_an_encoder_decoder_gives_an_entry_a_stack(tmp_path: Path, capsys: pytes
     assert (model.name, model.stack) == ("t5", "decoder")
 
 
+def write_qwen3_next(folder: Path) -> Path:
+    """A hybrid: of four layers, the last has softmax attention; its queries are stored with their gates."""
+    folder.mkdir()
+    config = {"model_type": "qwen3_next", "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
+    config |= {"num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6, "partial_rotary_factor": 0.25}
+    (folder / "config.json").write_text(json.dumps(config))
+    block = "model.layers.3."
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{block}self_attn.q_proj.weight": (128, 32),
+        f"{block}self_attn.k_proj.weight": (32, 32),
+        f"{block}self_attn.v_proj.weight": (32, 32),
+        f"{block}self_attn.o_proj.weight": (32, 64),
+        f"{block}self_attn.q_norm.weight": (16,),
+        f"{block}self_attn.k_norm.weight": (16,),
+        **{f"model.layers.{layer}.input_layernorm.weight": (32,) for layer in range(4)},
+        **{f"model.layers.{layer}.linear_attn.out_proj.weight": (32, 64) for layer in range(3)},
+    }
+    write_safetensors(folder / "model.safetensors", shapes, lambda name: None)
+    return folder
+
+
+def test_a_hybrid_lists_the_layers_with_softmax_attention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (model,), printed = entry(capsys, str(write_qwen3_next(tmp_path / "hybrid")))
+    assert model.layers == [3]
+    assert "1 of 4 layers" in printed
+
+
+def write_deepseek(folder: Path) -> Path:
+    """Latent attention: two QK matrices a head."""
+    folder.mkdir()
+    config = {"model_type": "deepseek_v2", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config |= {"num_key_value_heads": 2, "q_lora_rank": None, "kv_lora_rank": 8, "qk_nope_head_dim": 8}
+    config |= {"qk_rope_head_dim": 4, "v_head_dim": 8, "rms_norm_eps": 1e-6}
+    (folder / "config.json").write_text(json.dumps(config))
+    block = "model.layers.0."
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{block}self_attn.q_proj.weight": (24, 32),
+        f"{block}self_attn.kv_a_proj_with_mqa.weight": (12, 32),
+        f"{block}self_attn.kv_a_layernorm.weight": (8,),
+        f"{block}self_attn.kv_b_proj.weight": (32, 8),
+        f"{block}self_attn.o_proj.weight": (32, 16),
+        f"{block}input_layernorm.weight": (32,),
+    }
+    write_safetensors(folder / "model.safetensors", shapes, lambda name: None)
+    return folder
+
+
+def test_latent_attention_names_its_matrices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (model,), _ = entry(capsys, str(write_deepseek(tmp_path / "mla")))
+    assert model.matrices == ["value", "qk_nope", "qk_rope"]
+
+
 def write_config(folder: Path, **changes: Any) -> Path:
     """A Llama folder whose config says something else."""
     make_llama_repo(folder)

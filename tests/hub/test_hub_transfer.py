@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from huggingface_hub import constants, hf_hub_download
 
 from headmaps.architectures import tensors_needed
 from headmaps.checkpoint.catalogue import open_checkpoint
 from headmaps.checkpoint.hub import HubStore
 from headmaps.checkpoint.resolve import source_record
-from headmaps.steps import fetch_layer, resolve
+from headmaps.steps import fetch_files, fetch_layer, resolve
 from hub.builders import FALCON_COMMIT, bfloat16_normals, make_falcon_rw_repo, make_llama_repo
 from hub.repository import Content
 from hub.server import LocalHub
@@ -100,6 +101,40 @@ def test_a_second_fetch_of_a_layer_asks_nobody(hub: LocalHub, falcon: Path, tmp_
     assert run_fetch_layer(FALCON, results, 0) == first
     assert (results / "layer-00.safetensors").read_bytes() == data
     assert len(hub.log) == requests
+
+
+def test_offline_the_cache_of_huggingface_hub_is_enough(
+    hub: LocalHub, falcon: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    online, offline = tmp_path / "online", tmp_path / "offline"
+    run_resolve(FALCON | {"layers": [0, 1, 2]}, online)
+    run_fetch_layer(FALCON, online, 2)
+    for name in ("config.json", "pytorch_model.bin"):
+        hf_hub_download(FALCON["repo"], name, revision=FALCON_COMMIT, endpoint=hub.endpoint)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    requests = len(hub.log)
+    run_resolve(FALCON | {"layers": [0, 1, 2]}, offline)
+    run_fetch_layer(FALCON, offline, 2)
+    for name in ("source.json", "layer-02.safetensors", "layer-02.json"):
+        assert (offline / name).read_bytes() == (online / name).read_bytes(), name
+    assert len(hub.log) == requests
+
+
+@pytest.mark.parametrize("fetch", ["tensors", "full"])
+def test_both_ways_of_fetching_give_the_same_layers(hub: LocalHub, tmp_path: Path, fetch: str) -> None:
+    folder = make_llama_repo(tmp_path / "llama", layers=1, shards=2)
+    hub.repository("some/llama").add_folder(folder)
+    spec = {"source": "hub", "repo": "some/llama", "revision": "main"} | ({"fetch": "full"} if fetch == "full" else {})
+    results = tmp_path / "results"
+    if fetch == "full":
+        fetch_files.main(["--spec", json.dumps(spec), "--files", str(results / "files.json")])
+    source = run_resolve(spec | {"layers": [0]}, results)
+    run_fetch_layer(spec, results, 0)
+    run_resolve({"source": "local", "path": str(folder), "layers": [0]}, tmp_path / "local")
+    run_fetch_layer({"source": "local", "path": str(folder)}, tmp_path / "local", 0)
+    name = "layer-00.safetensors"
+    assert (results / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
+    assert source["commit"] == hub.repository("some/llama").refs["main"]
 
 
 def test_a_sharded_llama_gives_the_tensors_that_were_written(hub: LocalHub, tmp_path: Path) -> None:
