@@ -179,6 +179,19 @@ def atlas_arguments(folder: Path, model: str, treatments: Sequence[str] = ("raw"
     ]
 
 
+def index_arguments(results: Path, models: Sequence[str]) -> list[str]:
+    """Command line of the step `atlas_index` for several models' results in one folder."""
+    listed = [
+        {"name": name, "layer_norm": "raw", "matrices": list(MATRICES), "page": f"{name}/atlas.html"} for name in models
+    ]
+    return [
+        *("--spec", json.dumps({"models": listed})),
+        *("--geometries", *(str(results / name / "heads" / "geometry.json") for name in models)),
+        *("--heads-csv", *(str(results / name / "raw" / "tables" / "heads.csv") for name in models)),
+        *("--output", str(results / "atlas.html"), "--record", str(results / "atlas.json")),
+    ]
+
+
 def main() -> None:
     """Write results and their atlas."""
     from headmaps.steps import atlas

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from headmaps.atlas.packing import pack_float32, pack_float64, pack_thousandths
+from headmaps.atlas.packing import pack_float64, pack_rounded, pack_thousandths
 from headmaps.atlas.results import Float, Grid, grid_of, read_decomposition, read_heads_csv, read_pairs
 from headmaps.errors import ResultError
 from headmaps.geometry import Geometry
@@ -137,8 +137,8 @@ class ModelData:
             for name, values in numbers.items():
                 yield f"column-{t}-{name}", pack_float64(values)
         for m, rank in enumerate(self.grid.ranks):
-            yield f"cloud-{m}", pack_float32(random_means(self.inputs.geometry.d_model, rank))
-            yield f"spectrum-{m}", pack_float32(random_spectra(self.inputs.geometry.d_model, rank))
+            yield f"cloud-{m}", pack_rounded(random_means(self.inputs.geometry.d_model, rank))
+            yield f"spectrum-{m}", pack_rounded(random_spectra(self.inputs.geometry.d_model, rank))
         for t in self.drawn:
             pairs = read_pairs(self.inputs.vectors[t], self.grid)
             for m in range(len(self.grid.matrices)):
@@ -153,7 +153,7 @@ class ModelData:
         lines["eigenvalue_imaginary"] = arrays["eigenvalues"].imag
         empty = np.full(pairs["sigma"].shape, np.nan)
         stacked = np.stack([lines.get(name, arrays.get(name, empty)) for name in self.pair_names])
-        yield f"pairs-{t}-{m}-{l}", pack_float32(stacked)
+        yield f"pairs-{t}-{m}-{l}", pack_rounded(stacked)
         try:
             yield f"z-{t}-{m}-{l}", pack_thousandths(arrays["Z"])
         except ValueError as error:
@@ -204,10 +204,10 @@ def _parts(name: str, kinds: Sequence[str]) -> tuple[str, str, str]:
     return name, "", ""
 
 
-def describe_quantities() -> dict[str, dict[str, str]]:
-    """The registry as the page shows it."""
-    keys = ("label", "formula", "meaning", "range", "source", "unit")
-    return {name: {key: getattr(entry, key) for key in keys} for name, entry in REGISTRY.items()}
+def describe_quantities() -> list[dict[str, str]]:
+    """The registry as the page shows it, in its order."""
+    keys = ("name", "label", "formula", "meaning", "range", "source", "unit")
+    return [{key: getattr(entry, key) for key in keys} for entry in REGISTRY.values()]
 
 
 def files_read(inputs: Inputs) -> list[dict[str, str]]:

@@ -39,7 +39,12 @@ def pack_float64(array: NDArray[Any]) -> str:
     return deflate(planes(np.asarray(array, dtype="<f8")))
 
 
-def pack_float32(array: NDArray[Any]) -> str:
+def pack_single(array: NDArray[Any]) -> str:
+    """Numbers kept as float32."""
+    return deflate(planes(np.asarray(array, dtype="<f4")))
+
+
+def pack_rounded(array: NDArray[Any]) -> str:
     """Numbers kept to at least four significant digits (float32 whose last mantissa byte is rounded away)."""
     values = np.asarray(array, dtype="<f4")
     bits = np.ascontiguousarray(values).view("<u4")

@@ -18,7 +18,8 @@ MODEL_SCRIPTS = (
     *("making.js", "definitions.js", "main.js"),
 )
 INDEX_SCRIPTS = (
-    *("format.js", "blocks.js", "dom.js", "theme.js", "plots.js", "models.js", "depth.js", "pairing.js", "index.js"),
+    *("format.js", "blocks.js", "dom.js", "theme.js", "plots.js"),
+    *("models.js", "depth.js", "pairing.js", "index.js"),
 )
 
 _SPLIT = "{{blocks}}"

@@ -4,7 +4,7 @@
  * @typedef {{name: string, label: string, long: string, input: string, output: string, rank: number}} Matrix
  * @typedef {{name: string, columns: string[], words: Record<string, string[]>, drawn: boolean}} Treatment
  * @typedef {{name: string, label: string, quantity: string, kind: string, statistic: string, diverging: boolean}} Column
- * @typedef {{label: string, formula: string, meaning: string, range: string, source: string, unit: string}} Quantity
+ * @typedef {{name: string, label: string, formula: string, meaning: string, range: string, source: string, unit: string}} Quantity
  * @typedef {{matrix: number, layer: number, head: number}} Place numbers of a matrix, a layer and a head in the page's order
  */
 
@@ -16,7 +16,7 @@ const data = {
   /** @type {number} */ heads: manifest.n_heads,
   /** @type {Column[]} */ columns: manifest.columns,
   /** @type {Map<string, Column>} */ columnOf: new Map(manifest.columns.map((/** @type {Column} */ c) => [c.name, c])),
-  /** @type {Record<string, Quantity>} */ quantities: manifest.quantities,
+  /** @type {Record<string, Quantity>} */ quantities: Object.fromEntries(manifest.quantities.map((/** @type {Quantity} */ q) => [q.name, q])),
   /** @type {{self: number, rotation: number, ortho: number}[]} */ reference: manifest.reference,
   /** @type {string[]} */ pairs: manifest.pairs,
 

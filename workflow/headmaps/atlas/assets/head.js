@@ -20,8 +20,8 @@ function headView() {
     "section", {},
     make(
       "div", { class: "controls" },
-      make("div", { class: "stepper" }, step("←", "Previous head", "head", -1), head.root, step("→", "Next head", "head", 1)),
       make("div", { class: "stepper" }, step("↑", "Previous layer", "layer", -1), layer.root, step("↓", "Next layer", "layer", 1)),
+      make("div", { class: "stepper" }, step("←", "Previous head", "head", -1), head.root, step("→", "Next head", "head", 1)),
       matrix.root,
     ),
     make("div", { class: "split head-split" }, map.root, make("div", {}, make("section", { class: "card" }, name, words), spectrum.root, eigenvalues.root)),

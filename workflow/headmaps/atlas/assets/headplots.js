@@ -1,5 +1,7 @@
 /** The head's spectrum against its null, and its eigenvalues in the complex plane. */
 
+const LEGEND = { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom", font: { size: 11 }, itemclick: false, itemdoubleclick: false };
+
 /**
  * @param {Figure} plot
  * @param {HeadData} head
@@ -19,8 +21,8 @@ async function drawSpectrum(plot, head, random) {
     line(null_[0], { line: { color: c.muted, dash: "dash", width: 1.5 }, name: "random" }),
     line(sigma, { mode: "lines+markers", marker: { size: 4 }, line: { color: c.sigma, width: 1.6 }, name: "this head", hoverinfo: undefined, hovertemplate: "pair %{x}<br>σ %{y:.4g}<extra></extra>" }),
   ], {
-    width: plot.width(), height: 300, xaxis: axis({ title: "pair", range: [-0.5, matrix.rank - 0.5], zeroline: false }), yaxis: axis({ title: "singular value", rangemode: "tozero" }),
-    showlegend: true, legend: { x: 1, xanchor: "right", y: 1, font: { size: 11 }, itemclick: false, itemdoubleclick: false },
+    width: plot.width(), height: 320, margin: { l: 56, r: 16, t: 36, b: 48 }, xaxis: axis({ title: "pair", range: [-0.5, matrix.rank - 0.5], zeroline: false }), yaxis: axis({ title: "singular value", rangemode: "tozero" }),
+    showlegend: true, legend: LEGEND,
   }, {
     file: `layer-${data.layers[head.place.layer]}-head-${head.place.head}-${matrix.name}-spectrum`,
     alt: `Singular values of ${headName(head.place)}, ${matrix.label} matrix, against random matrices of the same shape and norm.`,
@@ -49,8 +51,8 @@ async function drawEigenvalues(plot, head) {
     };
   };
   const width = plot.width();
-  const height = 330;
-  const margin = { l: 56, r: 16, t: 16, b: 48 };
+  const height = 350;
+  const margin = { l: 56, r: 16, t: 36, b: 48 };
   const wide = ((width - margin.l - margin.r) / (height - margin.t - margin.b)) * reach;
   await plot.draw([
     part("real part ≥ 0", (x) => x >= 0, { color: c.sigma }),
@@ -59,7 +61,7 @@ async function drawEigenvalues(plot, head) {
     width, height, margin,
     xaxis: axis({ title: "real part", range: [-wide, wide], zeroline: true, zerolinecolor: c.muted }),
     yaxis: axis({ title: "imaginary part", range: [-reach, reach], zeroline: true, zerolinecolor: c.muted }),
-    showlegend: true, legend: { x: 1, xanchor: "right", y: 1, font: { size: 11 }, bgcolor: "rgba(0,0,0,0)", itemclick: false, itemdoubleclick: false },
+    showlegend: true, legend: LEGEND,
   }, {
     file: `layer-${data.layers[head.place.layer]}-head-${head.place.head}-${matrix.name}-eigenvalues`,
     alt: `The ${matrix.rank} non-zero eigenvalues of ${headName(head.place)}, ${matrix.label} matrix, in the complex plane.`,

@@ -102,11 +102,23 @@ const frame = {
     for (const anchor of document.querySelectorAll("nav a[data-view]")) {
       const view = /** @type {HTMLElement} */ (anchor).dataset.view ?? "";
       anchor.setAttribute("href", writeHash({ ...state, view, of: "" }));
-      if (view === state.view) anchor.setAttribute("aria-current", "page");
-      else anchor.removeAttribute("aria-current");
+      if (view === state.view) {
+        anchor.setAttribute("aria-current", "page");
+        this.reveal(/** @type {HTMLElement} */ (anchor));
+      } else anchor.removeAttribute("aria-current");
     }
     this.treatment.set(data.treatments[state.treatment].name);
     this.notice(faults.length ? [`This address names what this page does not have: ${faults.join(", ")}.`] : []);
+  },
+
+  /**
+   * On a narrow screen the views' names scroll sideways; the page itself must not move.
+   * @param {HTMLElement} anchor
+   */
+  reveal(anchor) {
+    const bar = /** @type {HTMLElement} */ (anchor.parentElement);
+    const left = anchor.offsetLeft - bar.offsetLeft;
+    bar.scrollLeft = clamp(bar.scrollLeft, left + anchor.offsetWidth - bar.clientWidth, left);
   },
 
   /** @param {string[]} words */

@@ -4,11 +4,11 @@
 const PALETTE = {
   light: {
     ground: "#ffffff", ink: "#1c2024", muted: "#5b636d", grid: "#e3e6ea", mark: "#1c2024", fade: "#c9ced6",
-    sigma: "#0072b2", self: "#b36b00", ortho: "#d55e00", rotation: "#00815c", bias: "#a3568a", band: "#8c6d4f",
+    sigma: "#0072b2", self: "#c98300", ortho: "#c2301c", rotation: "#00815c", bias: "#a3568a", band: "#8c6d4f",
   },
   dark: {
     ground: "#1a1e23", ink: "#e7e9ec", muted: "#a3abb6", grid: "#30363d", mark: "#ffffff", fade: "#4a525c",
-    sigma: "#56b4e9", self: "#f0b429", ortho: "#ff8a4c", rotation: "#2fc795", bias: "#dd9cc8", band: "#bfa283",
+    sigma: "#56b4e9", self: "#f0c04a", ortho: "#ff7f6b", rotation: "#2fc795", bias: "#dd9cc8", band: "#bfa283",
   },
 };
 

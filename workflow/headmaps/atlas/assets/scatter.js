@@ -91,7 +91,7 @@ async function drawScatter(plot, state, points, cloud) {
   const layout = {
     width, height: narrow ? width + 70 : Math.min(Math.round(width * 0.86) + 40, 700), dragmode: "select", selectdirection: "any",
     newselection: { line: { color: c.ink, width: 1, dash: "dot" } },
-    margin: { l: narrow ? 40 : 70, r: narrow ? 40 : 70, t: 52, b: narrow ? 118 : 104 },
+    margin: { l: narrow ? 44 : 70, r: narrow ? 62 : 70, t: 52, b: narrow ? 118 : 104 },
     ternary: {
       sum: 1, bgcolor: c.ground, aaxis: side("ortho", limits.ortho), baxis: side("self", limits.self), caxis: side("rotation", limits.rotation),
     },
@@ -140,7 +140,7 @@ function scatterTraces(state, points, cloud, { a, b }) {
       unselected: { marker: { opacity: 0.15 } },
       marker: {
         size: points.length > 2000 ? 5 : 7, color: points.map((p) => data.layers[p.place.layer]), cmin: first, cmax: Math.max(last, first + 1),
-        colorscale: SEQUENTIAL, line: { width: 0.5, color: c.ground }, colorbar: bottomBar("layer", -0.12),
+        colorscale: SEQUENTIAL, line: { width: 0.5, color: theme.dark() ? c.muted : c.ground }, colorbar: bottomBar("layer", -0.12),
       },
     },
     { ...ternary(ends), mode: "lines", hoverinfo: "skip", line: { color: c.ink, dash: "dash", width: 1.5 } },
