@@ -30,16 +30,26 @@ class SyntheticModel:
     """A model of `layers` layers and `heads` heads, written as result files under `root`."""
 
     def __init__(
-        self, root: Path, layers: int, heads: int, d: int = 96, r: int = 16, *, biases: bool = False, kinds: Sequence[str] = ("gaussian",),
-        matrices: Sequence[str] = ("value", "qk"), **geometry: Any,
-    ) -> None:  # fmt: skip
+        self,
+        root: Path,
+        layers: int,
+        heads: int,
+        d: int = 96,
+        r: int = 16,
+        *,
+        biases: bool = False,
+        kinds: Sequence[str] = ("gaussian",),
+        matrices: Sequence[str] = ("value", "qk"),
+        **geometry: Any,
+    ) -> None:
         self.root, self.layers, self.heads, self.d, self.r = root, layers, heads, d, r
         self.kinds, self.matrices = list(kinds), list(matrices)
         self.biases = biases
         root.mkdir(parents=True, exist_ok=True)
         self.geometry = {
-            "model_type": "llama", "layout": "separate", "layers": list(range(layers)), "n_layers": layers, "d_model": d,
-            "n_heads": heads, "n_kv_heads": heads, "d_head": r, "d_head_v": r, "dtype": "F32", "scale": r**-0.5,
+            "model_type": "llama", "layout": "separate", "layers": list(range(layers)), "n_layers": layers,
+            "d_model": d, "n_heads": heads, "n_kv_heads": heads, "d_head": r, "d_head_v": r, "dtype": "F32",
+            "scale": r**-0.5,
             "position": {"scheme": "none", "rotary": {}, "variant_of_layer": {}, "slopes": [], "relative": None},
             "norm": {"kind": "layer", "place": "pre"}, "qk_norm": None, "matrices": self.matrices, **geometry,
         }  # fmt: skip

@@ -24,26 +24,6 @@ _TREATMENTS = {
     "gain_and_center_write": "gains of the norms folded into the weights, reads and writes centred",
 }
 
-# Relative size of one rounding step of stored weights: half a unit in the last place, or half a step of the block's range
-_ROUNDING = {
-    "F64": 1.1e-16,
-    "F32": 6.0e-8,
-    "F16": 4.9e-4,
-    "BF16": 3.9e-3,
-    "F8_E4M3": 0.0625,
-    "F8_E5M2": 0.125,
-    "Q8_0": 3.9e-3,
-    "Q6_K": 0.016,
-    "Q5_0": 0.032,
-    "Q5_1": 0.016,
-    "Q5_K": 0.016,
-    "Q4_0": 0.064,
-    "Q4_1": 0.033,
-    "Q4_K": 0.033,
-    "Q3_K": 0.125,
-    "Q2_K": 0.17,
-}
-
 
 def identity(model: str, source: Mapping[str, Any]) -> str:
     """Whose weights: the model's name with its package and version, or repository and commit."""
@@ -100,20 +80,19 @@ def frame(
     return text
 
 
-def rounding(geometry: Mapping[str, Any]) -> float:
-    """Relative size of a rounding step of the stored weights, from their dtype; that of bfloat16 if it is unknown."""
-    stored = str(geometry.get("quantised") or geometry.get("dtype") or "").upper()
-    return next((size for name, size in _ROUNDING.items() if stored.startswith(name)), _ROUNDING["BF16"])
-
-
-def undetermined(count: int, pairs: int, step: float) -> str:
+def undetermined(count: int, pairs: int) -> str:
     """The warning that single vectors are not determined, or nothing."""
     if count == 0:
         return ""
     return (
-        f" {count} of {pairs} singular values lie within {step:.2g} (relative) of a neighbour, which is what rounding "
-        "the stored weights moves: their single vectors are determined only up to rotations among themselves."
+        f" {count} of {number(pairs, 'singular value')} lie so close to a neighbour that the rounding of the stored "
+        "weights mixes them: their single vectors are determined only up to rotations among themselves."
     )
+
+
+def number(count: int, noun: str) -> str:
+    """`1 head`, `2 heads`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def listed(names: Sequence[object], most: int = 12) -> str:
@@ -124,11 +103,14 @@ def listed(names: Sequence[object], most: int = 12) -> str:
     return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
 
 
+NO_SELF = "no head has a self here: the caption says why"
+
+
 def no_self(geometry: Mapping[str, Any]) -> str:
     """Why a figure is empty: no head has a self."""
     if "cross" in str(geometry.get("stack") or ""):
         return (
-            "Cross-attention reads one stream and writes another: input and output vectors live in different spaces, "
-            "so that self, rotation and ortho do not exist."
+            "Cross-attention reads one stream and writes to another: input and output vectors live in different "
+            "spaces, so that overlap, self, rotation and ortho do not exist."
         )
     return "No head has a singular value above zero here: there is nothing to draw."

@@ -103,26 +103,21 @@ def arrays(path: Path, names: Iterable[str] | None = None) -> dict[str, NDArray[
 
 
 def pairs_in_use(decomposition: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """(H, r): which singular pairs exist, those below the head's rank."""
-    sigma = decomposition["sigma"]
-    if "rank" not in decomposition:
-        return np.isfinite(sigma) & (sigma > 0)
-    return np.arange(sigma.shape[1])[None, :] < decomposition["rank"][:, None]
+    """(H, r): which singular pairs have an overlap: those below the head's rank, and none between two streams."""
+    comparable = np.bool_(decomposition.get("comparable", True))
+    place = np.arange(decomposition["sigma"].shape[1])
+    return np.asarray((place[None, :] < decomposition["rank"][:, None]) & comparable, dtype=np.bool_)
 
 
-def chosen_role(table: HeadsTable, matrix: str, role: str) -> tuple[int, int]:
-    """The (layer, head) of a role: the largest, middle or smallest mean self of a matrix's heads.
+def chosen_role(table: HeadsTable, matrix: str, role: str) -> tuple[int, int] | None:
+    """The (layer, head) of a role: the largest, middle or smallest mean self of a matrix's heads; None without any.
 
     Ties go to the earlier layer and head; of an even number the upper middle one is the median.
-
-    Raises:
-        ResultError: no head has a self.
     """
     columns = table.of(matrix, ("layer", "head", "self_mean"))
     there = np.flatnonzero(np.isfinite(columns["self_mean"]))
     if not there.size:
-        what = f"no head has a mean self, so that none can be chosen for {role}"
-        raise ResultError(what, where=str(table.path), do="give layers and heads in figures.heads")
+        return None
     layer, head = columns["layer"][there].astype(int), columns["head"][there].astype(int)
     order = np.lexsort((head, layer, -columns["self_mean"][there]))
     place = {"most-self": 0, "median-self": (len(order) - 1) // 2, "least-self": len(order) - 1}[role]

@@ -8,9 +8,9 @@ from typing import Any
 from headmaps.errors import ResultError
 from headmaps.figures import captions, names
 from headmaps.figures.data import HeadsTable, arrays, check_head, chosen_role, pairs_in_use
-from headmaps.figures.style import Sheet, save, save_pages
+from headmaps.figures.style import Sheet, note, save, save_pages
 
-_DECOMPOSITION = ("sigma", "Z", "gap", "rank")
+_DECOMPOSITION = ("sigma", "Z", "rank", "comparable")
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _histograms(request: Request) -> Iterator[Drawn]:
     for (matrix, layer), path in request.decompositions.items():
         found = arrays(path, _DECOMPOSITION)
         counts = histogram.count(found["sigma"], found["Z"], pairs_in_use(found), weighted)
-        sheet = histogram.draw(counts, request.model, layer, matrix, weighted, request.frame(matrix))
+        sheet = histogram.draw(counts, request.model, layer, matrix, weighted, request.frame(matrix), request.geometry)
         yield Drawn(sheet, request.files(matrix, request.layer_name(layer)), histogram.facts(counts))
 
 
@@ -142,7 +142,7 @@ def _ternary(request: Request) -> Iterator[Drawn]:
     random = "gaussian" if "gaussian" in kinds else None
     for matrix in request.spec["matrices"]:
         found = ternary.points(table, matrix, _closed_form(request, matrix), random)
-        sheet = ternary.draw(found, request.model, matrix, request.frame(matrix), random, dict(request.geometry))
+        sheet = ternary.draw(found, request.model, matrix, request.frame(matrix), random, request.geometry)
         facts = {"heads": len(found.layer), "line": list(found.line) if found.line else None}
         yield Drawn(sheet, request.files(matrix), facts)
 
@@ -175,12 +175,20 @@ def _effects(request: Request) -> Iterator[Drawn]:
         table = request.heads_table()
         for role in names.ROLES:
             for matrix in request.spec["matrices"]:
-                layer, head = chosen_role(table, matrix, role)
-                yield _effect(request, matrix, layer, head, role, _ROLE_TEXTS[role])
+                chosen = chosen_role(table, matrix, role)
+                if chosen is None:
+                    yield Drawn(_no_head(request, matrix), request.files(matrix, role), {})
+                else:
+                    yield _effect(request, matrix, *chosen, role, _ROLE_TEXTS[role])
         return
     for layer, head in names.pairs(heads):
         for matrix in request.spec["matrices"]:
             yield _effect(request, matrix, layer, head, f"{request.layer_name(layer)}-head-{head:02d}", "")
+
+
+def _no_head(request: Request, matrix: str) -> Sheet:
+    title = f"{request.model}: {captions.matrix_name(matrix)}"
+    return note(title, f"{request.frame(matrix)} {captions.no_self(request.geometry)}", captions.NO_SELF)
 
 
 def _effect(request: Request, matrix: str, layer: int, head: int, place: str, role: str) -> Drawn:
@@ -195,7 +203,7 @@ def _effect_sheet(request: Request, matrix: str, layer: int, head: int, role: st
     found = arrays(request.decompositions[matrix, layer], None)
     one = effect.head_effect(found, head, _bands(request, matrix, layer, head))
     title = f"{request.model}: Layer {layer} | Head {head}, {captions.matrix_name(matrix)}"
-    text = effect.caption(one, request.frame(matrix), matrix, captions.rounding(request.geometry), role)
+    text = effect.caption(one, request.frame(matrix), matrix, request.geometry, role)
     return effect.draw(one, title, text)
 
 
@@ -216,7 +224,7 @@ def _all_heads(table_name: str) -> Callable[[Request], Iterator[Drawn]]:
         module = import_module(f"headmaps.figures.{table_name}")
         table, kinds = request.heads_table(), list(request.spec.get("baselines", []))
         for matrix in request.spec["matrices"]:
-            sheet = module.draw(table, matrix, request.model, kinds, request.frame(matrix), dict(request.geometry))
+            sheet = module.draw(table, matrix, request.model, kinds, request.frame(matrix), request.geometry)
             yield Drawn(sheet, request.files(matrix), {})
 
     return drawn

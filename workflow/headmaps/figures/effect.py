@@ -9,12 +9,22 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from headmaps.blocks import block_labels
+from headmaps.decomposition import pair_quantities
 from headmaps.figures import captions
-from headmaps.figures.style import BIAS, BLUE_WHITE_RED, ORTHO, ROTATION, SELF, SIGMA, STATES, Sheet, ticks
+from headmaps.figures.style import BIAS, BLUE_WHITE_RED, ORTHO, ROTATION, SELF, SIGMA, STATES, Sheet, note, ticks
 
 Array = NDArray[np.float64]
+_NOTHING = "this head has no singular value above zero"
+_TWO_STREAMS = "the two sides of this head are different streams: vᵢ · uⱼ does not exist"
 QUANTILES = (0.01, 0.99)
-_BIAS_LINES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+# The matrix's own bias is drawn full, the others lighter and broken
+_BIAS_LINES: tuple[tuple[str, Any], ...] = (
+    (BIAS, "-"),
+    ("#a48bd0", (0, (4, 1.5))),
+    ("#a48bd0", (0, (1, 1))),
+    ("#c9b8e6", (0, (5, 1, 1, 1))),
+)
 
 
 @dataclass(frozen=True)
@@ -22,59 +32,80 @@ class Effect:
     """One head, as figures 3 and 5 draw it.
 
     Attributes:
-        sigma: (r,). Z: (r, r), rows output vectors, columns input vectors. gap: (r,) relative.
+        sigma: (r,). Z: (r, r), rows output vectors, columns input vectors.
+        comparable: whether Z exists; it does not where the two sides are different streams.
+        unresolved: how many pairs the stored precision cannot tell apart.
         bias_input, bias_output: name of the bias -> its projection (r,) on each u_j, on each v_i.
         band_input, band_output: (2, r) quantiles of the hidden states on each u_j and v_i, or None without states.
     """
 
     sigma: Array
     Z: Array
-    gap: Array
+    comparable: bool = True
+    unresolved: int = 0
     bias_input: Mapping[str, Array] = field(default_factory=dict)
     bias_output: Mapping[str, Array] = field(default_factory=dict)
     band_input: Array | None = None
     band_output: Array | None = None
+
+    @property
+    def biases(self) -> list[str]:
+        """Names of the biases with a line, the matrix's own first."""
+        names = {**self.bias_input, **self.bias_output}
+        return sorted(names, key=lambda name: (name.startswith("norm_bias"), "_W_" not in name, name))
 
 
 def head_effect(
     decomposition: Mapping[str, NDArray[Any]], head: int, bands: tuple[Array, Array] | None = None
 ) -> Effect:
     """Take one head, its pairs up to its rank, out of a layer's decomposition."""
-    r = int(decomposition["rank"][head]) if "rank" in decomposition else decomposition["sigma"].shape[1]
+    r = int(decomposition["rank"][head])
 
     def biases(side: str) -> dict[str, Array]:
         start = f"bias_{side}_"
         found = {name.removeprefix(start): a[head, :r] for name, a in decomposition.items() if name.startswith(start)}
         return {name: line for name, line in sorted(found.items()) if np.any(line)}
 
-    sigma = np.asarray(decomposition["sigma"][head, :r])
-    gap = decomposition["gap"][head, :r] if "gap" in decomposition else np.full(r, np.inf)
     band_input, band_output = (bands[0][:, :r], bands[1][:, :r]) if bands else (None, None)
     return Effect(
-        sigma, decomposition["Z"][head, :r, :r], gap, biases("input"), biases("output"), band_input, band_output
+        decomposition["sigma"][head, :r],
+        decomposition["Z"][head, :r, :r],
+        bool(decomposition.get("comparable", True)),
+        unresolved(decomposition, head, r),
+        biases("input"),
+        biases("output"),
+        band_input,
+        band_output,
     )
 
 
-def pair_lines(Z: Array) -> dict[str, Array]:
-    """self, ortho and rotation of each pair (r,) from Z: |Z_ii|, the rest of the row, and what is outside the span."""
-    own = np.abs(np.diagonal(Z))
-    within = np.einsum("ij,ij->i", Z, Z)
-    rotation = np.sqrt(np.clip(within - own**2, 0.0, None))
-    return {"self": own, "ortho": np.sqrt(np.clip(1.0 - within, 0.0, None)), "rotation": rotation}
+def unresolved(decomposition: Mapping[str, NDArray[Any]], head: int, r: int) -> int:
+    """How many of a head's pairs lie in blocks that the stored precision cannot tell apart (`headmaps.blocks`)."""
+    noise = decomposition.get("precision_sigma")
+    if noise is None or r == 0:
+        return 0
+    labels = block_labels(decomposition["sigma"][head, :r], np.ones(r, dtype=bool), noise[head])
+    return int(np.isin(labels, np.flatnonzero(np.bincount(labels) > 1)).sum())
 
 
-def caption(effect: Effect, frame: str, matrix: str, rounding: float, role: str = "") -> str:
+def bias_label(name: str) -> str:
+    """`norm_bias_W_V_W_O` as `β W_V W_O`."""
+    return name.replace("norm_bias", "β").replace("_W_", " W_")
+
+
+def caption(effect: Effect, frame: str, matrix: str, geometry: Mapping[str, Any], role: str = "") -> str:
     """What figures 3 and 5 show for one head, and what they leave out and why."""
-    r = len(effect.sigma)
+    if not len(effect.sigma) or not effect.comparable:
+        return f"{frame} {captions.no_self(geometry)}"
     text = f"{frame} " + (f"Chosen as the head with the {role}. " if role else "")
     text += (
         "Heat map: Z, with entry vᵢ · uⱼ (rows: output vectors, columns: input vectors, σ descending). Above, by input "
         "index: σ, and σ times self, ortho and rotation of the pair. At the left, by output index: σ, dashed at 1. "
     )
-    names = sorted(set(effect.bias_input) | set(effect.bias_output))
-    if names:
-        which = captions.listed([name.replace("_", " ") for name in names])
-        text += f"Purple: the bias ({which}) projected on each vector. "
+    if effect.biases:
+        which = captions.listed([bias_label(name) for name in effect.biases])
+        beta = ", β being the norm's bias" if "β" in which else ""
+        text += f"Purple: the bias ({which}{beta}) projected on each vector. "
     else:
         text += "No bias line: this part of the checkpoint has no bias. "
     if effect.band_input is None:
@@ -85,7 +116,7 @@ def caption(effect: Effect, frame: str, matrix: str, rounding: float, role: str 
             "Brown: 0.01 to 0.99 quantiles of the sampled hidden states, normed as the head reads them on each input "
             f"vector, {side} ones on each output vector."
         )
-    return text + captions.undetermined(int((effect.gap < rounding).sum()), r, rounding)
+    return text + captions.undetermined(effect.unresolved, len(effect.sigma))
 
 
 @dataclass(frozen=True)
@@ -120,15 +151,19 @@ def _few(most: int) -> Any:
     return MaxNLocator(nbins=most, steps=[1, 2, 5, 10])
 
 
+def _bias_lines(effect: Effect, lines: Mapping[str, Array]) -> list[tuple[Array, str, Any]]:
+    styles = dict(zip(effect.biases, _BIAS_LINES, strict=False))
+    return [(lines[name], *styles[name]) for name in reversed(effect.biases) if name in lines and name in styles]
+
+
 def _above(sheet: Sheet, effect: Effect, places: _Places, extra: bool) -> None:
     top = 0.0
     if extra:
         axes = sheet.axes(places.left, top, places.side, places.extra)
-        lines = [(a, BIAS, _BIAS_LINES[k % 4]) for k, a in enumerate(effect.bias_input.values())]
-        _strip(axes, False, lines, effect.band_input, 0.0)
+        _strip(axes, False, _bias_lines(effect, effect.bias_input), effect.band_input, 0.0)
         top += places.extra + places.gap
     axes = sheet.axes(places.left, top, places.side, places.sigma)
-    parts = pair_lines(effect.Z)
+    parts = dict(zip(("overlap", "self", "rotation", "ortho"), pair_quantities(effect.Z), strict=True))
     colors = {"self": SELF, "ortho": ORTHO, "rotation": ROTATION}
     weighted = [(effect.sigma * parts[name], colors[name], "-") for name in ("ortho", "rotation", "self")]
     _strip(axes, False, [(effect.sigma, SIGMA, "-"), *weighted], None, 0.0)
@@ -142,8 +177,7 @@ def _left(sheet: Sheet, effect: Effect, places: _Places, top: float, extra: bool
     axes.invert_xaxis()  # away from the heat map, as the strips above it rise away from it
     if extra:
         axes = sheet.axes(room - width - places.gap - 0.74, top, 0.74, places.side)
-        lines = [(a, BIAS, _BIAS_LINES[k % 4]) for k, a in enumerate(effect.bias_output.values())]
-        _strip(axes, True, lines, effect.band_output, 0.0)
+        _strip(axes, True, _bias_lines(effect, effect.bias_output), effect.band_output, 0.0)
         axes.invert_xaxis()
 
 
@@ -151,9 +185,9 @@ def _legend(sheet: Sheet, effect: Effect, places: _Places, extra: bool) -> None:
     left = places.left + places.side + 0.12
     top = 0.0
     if extra:
-        names = sorted(set(effect.bias_input) | set(effect.bias_output))
         marks = [
-            Line2D([], [], color=BIAS, ls=_BIAS_LINES[k % 4], label=_short(name)) for k, name in enumerate(names[:4])
+            Line2D([], [], color=color, ls=style, label=bias_label(name))
+            for name, (color, style) in zip(effect.biases, _BIAS_LINES, strict=False)
         ]
         if effect.band_input is not None:
             marks.append(Line2D([], [], color=STATES, lw=5, alpha=0.35, label="states"))
@@ -161,10 +195,6 @@ def _legend(sheet: Sheet, effect: Effect, places: _Places, extra: bool) -> None:
         top += places.extra + places.gap
     entries = (("σ", SIGMA), ("σ ortho", ORTHO), ("σ rotation", ROTATION), ("σ self", SELF))
     sheet.legend([Line2D([], [], color=color, label=name) for name, color in entries], left, top)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 12 else name[:11] + "…"
 
 
 def draw(effect: Effect, title: str, text: str) -> Sheet:
@@ -176,10 +206,9 @@ def draw(effect: Effect, title: str, text: str) -> Sheet:
     places = _Places()
     extra = bool(effect.bias_input or effect.bias_output or effect.band_input is not None)
     above = places.sigma + places.gap + (places.extra + places.gap if extra else 0.0)
+    if not len(effect.sigma) or not effect.comparable:
+        return note(title, text, _NOTHING if effect.comparable else _TWO_STREAMS)
     sheet = Sheet(above + places.side + 0.42, title, text)
-    if not len(effect.sigma):
-        sheet.text(3.6, 2.5, "this head has no singular value above zero", ha="center", size=9)
-        return sheet
     _above(sheet, effect, places, extra)
     _left(sheet, effect, places, above, extra)
     _legend(sheet, effect, places, extra)

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from headmaps.figures import captions
 from headmaps.figures.data import Array, HeadsTable, grid
 from headmaps.figures.panels import MAIN, SIGNED, Panels, labels
-from headmaps.figures.style import BLUE_WHITE_RED, Sheet, ticks
+from headmaps.figures.style import BLUE_WHITE_RED, Sheet, note, ticks
 
 _MISSING = "0.8"
 
@@ -32,12 +32,12 @@ def caption(frame: str, missing: int, shape: tuple[int, int], geometry: Mapping[
     if not shape[0] * shape[1] - missing:
         return f"{frame} {captions.no_self(geometry)}"
     text = (
-        f"{frame} A cell is one head; {shape[0]} layers of {shape[1]} heads. Left: plain means over a head's singular "
-        "pairs, which weight small singular values like large ones. Right: energy shares, weighted by σ², which sum to "
-        "one. Signed overlap: red where a head writes along what it reads, blue where against it. Each panel has its "
-        "own scale."
+        f"{frame} A cell is one head; {captions.number(shape[0], 'layer')} of {captions.number(shape[1], 'head')}. "
+        "Left: plain means over a head's singular pairs, which weight small singular values like large ones. Right: "
+        "energy shares, weighted by σ², which sum to one. Signed overlap: red where a head writes along what it reads, "
+        "blue where against it. Each panel has its own scale."
     )
-    return text + (f" Grey: {missing} heads without a singular value above zero." if missing else "")
+    return text + (f" Grey: {captions.number(missing, 'head')} without a singular value above zero." if missing else "")
 
 
 def draw(
@@ -50,6 +50,8 @@ def draw(
     panels = Panels(len(MAIN), height=float(np.clip(0.85 + 0.014 * heads, 1.05, 2.3)), right=0.62)
     title = f"{model}: all heads, {captions.matrix_name(matrix)}"
     text = caption(frame, int(np.isnan(first).sum()), first.shape, geometry)
+    if np.isnan(first).all():
+        return note(title, text, captions.NO_SELF)
     sheet = Sheet(panels.total, title, text)
     for number, (name, label) in enumerate(labels()):
         values = grid(columns["layer"], columns["head"], columns[name])[1]

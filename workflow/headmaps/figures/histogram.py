@@ -1,5 +1,6 @@
 """Figures 1 and 4: how much of each input direction a layer's heads write back along it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,10 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.path import Path as Outline
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from headmaps.figures import captions
-from headmaps.figures.style import Sheet, color_key, ordered_colors
+from headmaps.figures.style import Sheet, color_key, note, ordered_colors
 
 BINS = 100
 RANGE = (-1.0, 1.0)
@@ -58,21 +60,24 @@ def quantity_label(weighted: bool) -> str:
     return "σᵢ (vᵢ · uᵢ)" if weighted else "vᵢ · uᵢ"
 
 
-def caption(found: Counts, matrix: str, weighted: bool, frame: str) -> str:
+def caption(found: Counts, weighted: bool, frame: str, geometry: Mapping[str, Any]) -> str:
     """What figures 1 and 4 show, and what is outside their range."""
     total = int(found.counts.sum()) + found.outside
+    if not total:
+        return f"{frame} {captions.no_self(geometry)}"
     quantity = (
-        "the sigma-weighted overlap σᵢ (vᵢ · uᵢ); the article draws this quantity too, although its caption names vᵢ · uᵢ"
+        "the sigma-weighted overlap σᵢ (vᵢ · uᵢ), which the article draws as well, although its caption names vᵢ · uᵢ"
         if weighted
         else "the unweighted overlap vᵢ · uᵢ, which the article's caption names; its data are the sigma-weighted ones"
     )
     text = (
-        f"{frame} Histogram of {quantity}. A count is one singular pair of one head; {total} pairs of "
-        f"{len(found.counts)} heads in 100 bins of 0.02, bars stacked, head 0 at the bottom. "
+        f"{frame} Histogram of {quantity}. A count is one singular pair of one head; "
+        f"{captions.number(total, 'pair')} of {captions.number(len(found.counts), 'head')} in 100 bins of 0.02, bars "
+        "stacked, head 0 at the bottom. "
     )
     if found.outside == 0:
         return text + "None lies outside [−1, 1]."
-    heads = captions.listed(np.flatnonzero(found.below + found.above))
+    heads = captions.listed(np.flatnonzero(found.below + found.above).tolist())
     many = "s" if np.count_nonzero(found.below + found.above) > 1 else ""
     return text + (
         f"{found.outside} lie outside [−1, 1] (head{many} {heads}) and stand beyond the dotted lines; the article's "
@@ -99,7 +104,7 @@ def _bars(axes: Axes, found: Counts, colors: NDArray[np.float64]) -> None:
     outside = np.stack([found.below, found.above], axis=1)
     beyond = np.array([-_BEYOND - _BAR / 2, _BEYOND - _BAR / 2])
     for outlines in (_stack(found.counts, edges[:-1], edges[1] - edges[0]), _stack(outside, beyond, _BAR)):
-        some = [i for i, outline in enumerate(outlines) if len(outline.vertices)]
+        some = [i for i, outline in enumerate(outlines) if np.size(outline.vertices)]
         # without antialiasing no hairlines show between neighbouring bars
         axes.add_collection(
             PathCollection([outlines[i] for i in some], facecolors=colors[some], linewidths=0, antialiaseds=False),
@@ -114,23 +119,27 @@ def _bars(axes: Axes, found: Counts, colors: NDArray[np.float64]) -> None:
             axes.text(side * _BEYOND, number + 0.012 * top, str(number), size=6.5, ha="center", va="bottom")
 
 
-def draw(found: Counts, model: str, layer: int, matrix: str, weighted: bool, frame: str) -> Sheet:
+def draw(
+    found: Counts, model: str, layer: int, matrix: str, weighted: bool, frame: str, geometry: Mapping[str, Any]
+) -> Sheet:
     """Figure 1 (value matrix) or 4 (QK matrix) of one layer: stacked bars, one colour a head.
 
     Args:
         found: from `count`. frame: the caption's first sentences (`captions.frame`).
     """
     name = captions.matrix_name(matrix)
-    sheet = Sheet(3.4, f"{model}: layer {layer}, {name}", caption(found, matrix, weighted, frame))
+    title, text = f"{model}: layer {layer}, {name}", caption(found, weighted, frame, geometry)
+    if not found.counts.sum() + found.outside:
+        return note(title, text, captions.NO_SELF)
+    sheet = Sheet(3.4, title, text)
     axes = sheet.axes(0.62, 0.08, 5.7, 2.95)
     colors = ordered_colors(len(found.counts))
     _bars(axes, found, colors)
     steps = np.arange(-1.0, 1.01, 0.25)
     axes.set_xticks(steps, [f"{x:g}".replace("-", "−") for x in steps])
     axes.set_xlabel(quantity_label(weighted))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
     axes.set_ylabel("singular pairs per bin of 0.02")
-    if not found.counts.sum() + found.outside:
-        axes.text(0, 0.5, "no head of this layer has a singular value above zero", ha="center", va="center")
     color_key(sheet.axes(6.55, 0.28, 0.16, 2.75), colors, range(len(colors)), "head")
     return sheet
 

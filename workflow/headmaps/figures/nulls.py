@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from headmaps.figures import captions
 from headmaps.figures.data import Array, HeadsTable
 from headmaps.figures.panels import Panels
-from headmaps.figures.style import BASELINE_STYLES, Sheet, layer_ticks, many
+from headmaps.figures.style import BASELINE_STYLES, Sheet, layer_ticks, many, note
 
 QUESTIONS = {
     "gaussian": "random weights of the same shape and norm",
@@ -86,7 +86,7 @@ def caption(found: Sequence[Against], asked: Sequence[str], frame: str, geometry
         f"{frame} Each head's mean self (dots, within a layer by rising self) with mean ± 2 standard deviations of its "
         "own null draws (grey bars); red dots lie outside. Last panel: self over the null's mean, median and quartiles "
         f"of each layer's heads; at 1 the null explains all of it. Median over all heads: {medians}. Almost every "
-        "trained head leaves the Haar nulls (gaussian, spectrum), so the size of the ratio says more than the rejection."
+        "trained head leaves the Haar nulls (gaussian, spectrum): the size of the ratio says more than the rejection."
     )
     left_out = [kind for kind in asked if kind not in {one.kind for one in found}]
     if left_out:
@@ -106,7 +106,7 @@ def _heads(axes: Axes, one: Against) -> None:
     colors = np.where(one.beyond, BEYOND, WITHIN)
     axes.scatter(place, one.own, s=np.clip(width * 4, 1.2, 6), c=colors, lw=0, zorder=3, rasterized=picture)
     axes.set_ylim(0.0, 1.16 * float(max(one.own.max(), high.max())))  # room for the line of text
-    share = f"{one.beyond.sum()} of {len(one.own)} outside"
+    share = f"{one.beyond.sum()} of {captions.number(len(one.own), 'head')} outside"
     axes.text(0.99, 0.98, share, transform=axes.transAxes, size=6.5, ha="right", va="top")
 
 
@@ -141,12 +141,12 @@ def draw(
 ) -> Sheet:
     """A panel for each baseline kind of one matrix, and one of the ratios to all of them."""
     found = against(table, matrix, kinds)
-    panels = Panels(len(found) + 1 if found else 0, height=1.75)
+    panels = Panels(len(found) + 1, height=1.75)
     title = f"{model}: heads against their matched nulls, {captions.matrix_name(matrix)}"
-    sheet = Sheet(panels.total if found else 1.0, title, caption(found, kinds, frame, geometry))
+    text = caption(found, kinds, frame, geometry)
     if not found:
-        sheet.text(3.6, 0.4, "no head has a null to compare with: see below", ha="center", size=9)
-        return sheet
+        return note(title, text, captions.NO_SELF)
+    sheet = Sheet(panels.total, title, text)
     for number, one in enumerate(found):
         keeps = QUESTIONS.get(one.kind)
         axes = panels.axes(sheet, number, f"{one.kind}: {keeps}" if keeps else one.kind)

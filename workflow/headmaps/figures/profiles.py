@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from headmaps.figures import captions
 from headmaps.figures.data import Array, HeadsTable, grid
 from headmaps.figures.panels import MAIN, Panels, labels
-from headmaps.figures.style import BASELINE_STYLES, SELF, Sheet, layer_ticks, many
+from headmaps.figures.style import BASELINE_STYLES, SELF, Sheet, layer_ticks, many, note
 
 HEADS, MEAN = "#3b6ea5", "#123a63"
 
@@ -51,7 +51,7 @@ def _baselines(axes: Axes, columns: Mapping[str, Array], name: str, kinds: Seque
             if len(layers) == 1:  # a band needs a width
                 axes.errorbar(layers, middle, 2 * spread, color="0.6", lw=4, zorder=1)
             axes.fill_between(layers, middle - 2 * spread, middle + 2 * spread, color="0.8", lw=0, zorder=1)
-        axes.plot(layers, middle, color=color, ls=line, lw=0.9, zorder=2, marker="_" if len(layers) == 1 else None)
+        axes.plot(layers, middle, color=color, ls=line, lw=0.9, zorder=3.5, marker="_" if len(layers) == 1 else None)
 
 
 def legend_marks(kinds: Sequence[str]) -> list[Any]:
@@ -79,7 +79,10 @@ def draw(
     panels = Panels(len(MAIN), height=1.3, head=0.42 if len(kinds) > 2 else 0.22)
     empty = not np.isfinite(columns["self_mean"]).any()
     title = f"{model}: depth profiles, {captions.matrix_name(matrix)}"
-    sheet = Sheet(panels.total, title, caption(frame, kinds, empty, geometry))
+    text = caption(frame, kinds, empty, geometry)
+    if empty:
+        return note(title, text, captions.NO_SELF)
+    sheet = Sheet(panels.total, title, text)
     sheet.legend(legend_marks(kinds), panels.left, 0.02, ncols=5, columnspacing=1.4, handlelength=2.2)
     for number, (name, label) in enumerate(labels()):
         axes = panels.axes(sheet, number, label)
@@ -90,7 +93,7 @@ def draw(
             values.ravel(),
             s=3.5,
             c=HEADS,
-            alpha=0.45,
+            alpha=float(np.clip(8 / values.shape[1], 0.08, 0.45)),
             lw=0,
             zorder=3,
             rasterized=many(values.size),

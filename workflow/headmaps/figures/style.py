@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib import colormaps, font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LinearSegmentedColormap, ListedColormap
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
@@ -42,7 +42,7 @@ BASELINE_STYLES: dict[str, tuple[str, Any]] = {
     "unpaired": ("#d55e00", (0, (3, 1, 1, 1, 1, 1))),
 }
 
-_RC = {
+_RC: dict[Any, Any] = {
     "svg.hashsalt": "headmaps",
     "svg.fonttype": "path",
     "pdf.fonttype": 42,
@@ -147,6 +147,13 @@ class Sheet:
         x, y, _, _ = self.box(left, top, 0.0, 0.0)
         place = {"loc": "upper left", "bbox_to_anchor": (x, y), "borderaxespad": 0.0, "borderpad": 0.0}
         self.figure.legend(handles=marks, **{**place, "labelspacing": 0.3, "handlelength": 1.4, **options})
+
+
+def note(title: str, caption: str, text: str) -> Sheet:
+    """A sheet that says in place of a drawing why there is none."""
+    sheet = Sheet(1.0, title, caption)
+    sheet.text(sheet.width / 2, 0.4, text, ha="center", size=9.0)
+    return sheet
 
 
 def _height(text: str, size: float) -> float:

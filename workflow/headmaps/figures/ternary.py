@@ -1,16 +1,17 @@
 """Figure 2: every head's mean self, ortho and rotation in one triangle."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import mpltern  # noqa: F401  registers the ternary projection
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 
 from headmaps.figures import captions
 from headmaps.figures.data import HeadsTable
-from headmaps.figures.style import Sheet, color_key, many, ordered_colors
+from headmaps.figures.style import Sheet, color_key, many, note, ordered_colors
 
 Array = NDArray[np.float64]
 QUANTITIES = ("self_mean", "ortho_mean", "rotation_mean")
@@ -75,13 +76,13 @@ def points(
     )
 
 
-def caption(found: Points, frame: str, random: str | None, geometry: dict[str, object]) -> str:
+def caption(found: Points, frame: str, random: str | None, geometry: Mapping[str, Any]) -> str:
     """What a point is, and what the other marks are."""
     if not len(found.layer):
         return f"{frame} {captions.no_self(geometry)}"
     text = (
-        f"{frame} One point is one head: the plain means over its singular pairs of self, ortho and rotation, each over "
-        f"the sum of the three; {len(found.layer)} heads"
+        f"{frame} One point is one head: the plain means over its singular pairs of self, ortho and rotation, each "
+        f"over the sum of the three; {captions.number(len(found.layer), 'head')}"
     )
     text += f" ({found.without} all-zero heads have none). " if found.without else ". "
     if found.random is not None:
@@ -113,41 +114,29 @@ def enlarged(shares: Array) -> tuple[Array, float]:
     return np.asarray(low), size
 
 
-# Every mark lies inside the triangle; clipping to it would cost most of the time an SVG takes
-def _marks(axes: Axes, found: Points, colors: Array, size: float, low: float = 0.0, high: float = 1.0) -> None:
+def _marks(axes: Any, found: Points, colors: Array, size: float, low: float = 0.0, high: float = 1.0) -> None:
+    # every mark lies inside the triangle; clipping to it would cost most of the time that an SVG takes
+    plain: dict[str, Any] = {"clip_on": False}
     if found.line:
         ends = _line_ends(found.line, low, high)
         if len(ends):
-            style = {"color": "0.15", "lw": 1.0, "ls": (0, (4, 2)), "label": "linear fit"}
-            axes.plot(*ends.T, **style, zorder=3, clip_on=False)
+            axes.plot(*ends.T, color="0.15", lw=1.0, ls=(0, (4, 2)), label="linear fit", zorder=3, **plain)
     index = np.unique(found.layer, return_inverse=True)[1]
-    axes.scatter(
-        *found.shares.T, s=size, c=colors[index], edgecolors="0.2", linewidths=0.25, zorder=2, clip_on=False,
-        rasterized=many(len(found.layer)),
-    )  # fmt: skip
+    edges: dict[str, Any] = {"edgecolors": "0.2", "linewidths": 0.25, "rasterized": many(len(found.layer))}
+    axes.scatter(*found.shares.T, s=size, c=colors[index], zorder=2, **edges, **plain)
     if found.random is not None:
-        axes.scatter(
-            *found.random[:, None], s=52, facecolors="none", edgecolors="k", linewidths=1.2, label="random initialisation",
-            zorder=4, clip_on=False,
-        )  # fmt: skip
+        ring: dict[str, Any] = {"facecolors": "none", "edgecolors": "k", "linewidths": 1.2}
+        axes.scatter(*found.random[:, None], s=52, label="random initialisation", zorder=4, **ring, **plain)
     if found.closed_form is not None:
-        axes.scatter(
-            *found.closed_form[:, None],
-            s=24,
-            marker="x",
-            c="k",
-            linewidths=0.9,
-            label="closed form",
-            zorder=5,
-            clip_on=False,
-        )
+        cross: dict[str, Any] = {"marker": "x", "c": "k", "linewidths": 0.9}
+        axes.scatter(*found.closed_form[:, None], s=24, label="closed form", zorder=5, **cross, **plain)
 
 
 # Label of each side: the middle of the side in the axes' box, how far outside, and its angle
 _SIDES = (("taxis", "self′", 0.75, 0.5, -60), ("laxis", "ortho′", 0.25, 0.5, 60), ("raxis", "rotation′", 0.5, 0.0, 0))
 
 
-def _frame(axes: Axes, low: Array, size: float) -> None:
+def _frame(axes: Any, low: Array, size: float) -> None:
     """Ticks and labels of the triangle of shares from `low` (3,) to `low + size`."""
     axes.set_ternary_lim(*np.stack([low, low + size], axis=1).ravel())
     step = next(s for s in (0.2, 0.1, 0.05, 0.02, 0.01) if size / s >= 3.5 or s == 0.01)
@@ -158,21 +147,21 @@ def _frame(axes: Axes, low: Array, size: float) -> None:
         axis.set_ticks(places, [f"{place:.2f}" if step < 0.1 else f"{place:.1f}" for place in places])
         axis.set_label_coords(x, y)  # a place of our own: finding one is most of the drawing time otherwise
         outward = np.array([np.sin(np.radians(-angle)), np.cos(np.radians(angle))]) * (1 if angle else -1)
-        offset = axes.figure.dpi_scale_trans  # inches
-        transform = axes.transAxes + ScaledTranslation(*(0.4 * outward), offset)
+        right, up = 0.4 * outward  # inches
+        transform = axes.transAxes + ScaledTranslation(right, up, axes.figure.dpi_scale_trans)
         axes.text(x, y, label, transform=transform, rotation=angle, ha="center", va="center", size=8)
     axes.set_title("", y=1.0)  # likewise
     axes.grid(color="0.88", lw=0.5)
     axes.set_axisbelow(True)
 
 
-def draw(found: Points, model: str, matrix: str, frame: str, random: str | None, geometry: dict[str, object]) -> Sheet:
+def draw(found: Points, model: str, matrix: str, frame: str, random: str | None, geometry: Mapping[str, Any]) -> Sheet:
     """Figure 2 for one matrix: the whole triangle, and beside it the part where the heads are."""
     title = f"{model}: self, ortho and rotation of every head, {captions.matrix_name(matrix)}"
-    sheet = Sheet(3.35, title, caption(found, frame, random, geometry))
+    text = caption(found, frame, random, geometry)
     if not len(found.layer):
-        sheet.text(3.6, 1.6, "no head has a self: see below", ha="center", size=9)
-        return sheet
+        return note(title, text, captions.NO_SELF)
+    sheet = Sheet(3.35, title, text)
     layers = np.unique(found.layer)
     colors = ordered_colors(len(layers))
     whole = sheet.axes(0.55, 0.45, 2.45, 2.2, projection="ternary")
