@@ -1,7 +1,7 @@
 """The tiny models of the oracle: one per family and variant of the architectures' table.
 
-Sizes are chosen so that a mistake shows: 2 key/value heads of 4 query heads where the family allows, heads whose width is
-not d_model / H where the config can say so, 2 layers (4 where layers differ), windows shorter than the input.
+Sizes are chosen so that a mistake shows: 2 key/value heads of 4 query heads where the family allows, heads whose width
+is not d_model / H where the config can say so, 2 layers (4 where layers differ), windows shorter than the input.
 """
 
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from oracle import rebuild
-from oracle.cases import CASES, Case
 
 from headmaps.architectures import geometry_of, known_model_types, tensors_needed
 from headmaps.checkpoint.catalogue import open_checkpoint
@@ -20,9 +18,11 @@ from headmaps.checkpoint.layers import fetch_layer
 from headmaps.checkpoint.resolve import source_record
 from headmaps.checkpoint.store import LocalStore
 from headmaps.geometry import Geometry, read_geometry, write_geometry
-from headmaps.heads import LayerHeads, read_layer_heads
+from headmaps.heads import LayerHeads, layer_heads, read_layer_heads
 from headmaps.records import write_json
 from headmaps.steps import heads as heads_step
+from oracle import rebuild
+from oracle.cases import CASES, Case
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TOLERANCE = 1e-4
@@ -87,7 +87,7 @@ def inputs(found: Rebuilt, layer: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def as_transformers_orders_it(value: np.ndarray, geometry: Geometry) -> np.ndarray:
-    """DeepSeek-V3 turns pairs (2i, 2i + 1) and leaves them as halves: the same scores, rotated columns in another order."""
+    """DeepSeek-V3 turns pairs (2i, 2i + 1) and leaves them as halves: the same scores, columns in another order."""
     if geometry.model_type != "deepseek_v3":
         return value
     start = geometry.d_head - (geometry.d_head_rope or 0)
@@ -195,8 +195,6 @@ def test_a_flat_split_of_a_per_head_tensor_fails(scratch: Path) -> None:
     case = next(case for case in CASES if case.name == "gpt_neox")
     source = source_of(case)
     tensors = heads_step.tensors_of_layer(scratch / case.name / "layer-0.safetensors", source, 0)
-    from headmaps.heads import layer_heads
-
     wrong = layer_heads(tensors, flat)
     assert wrong.W_Q.shape == found.heads[0].W_Q.shape
     x, stream, positions = inputs(found, 0)
