@@ -17,6 +17,7 @@ from huggingface_hub import constants, hf_hub_download
 from headmaps.checkpoint import hub_files
 from headmaps.checkpoint.hub import fetch_files_from_hub
 from headmaps.errors import CheckpointError, DownloadError
+from hub.repository import Content
 from hub.server import LocalHub
 
 SPEC = {"repo": "someone/model", "revision": "main"}
@@ -252,6 +253,13 @@ def test_an_index_that_leaves_the_folder_is_refused(hub: LocalHub, files: Path, 
     with pytest.raises(CheckpointError, match="leaves its folder"):
         fetch_files_from_hub({"repo": "evil/index", "revision": "main"}, files)
     assert names_in(files) == []
+
+
+def test_a_hash_that_is_none_is_refused(hub: LocalHub, model: str, files: Path) -> None:
+    """It names the file on its way, so a Hub could otherwise choose where that is written."""
+    hub.repository("evil/hash").add({"model.safetensors": Content(b"x", lfs=True, sha256="../../../outside")})
+    with pytest.raises(DownloadError, match="no hash for model"):
+        fetch_files_from_hub({"repo": "evil/hash", "revision": "main"}, files)
 
 
 def test_a_shard_that_is_missing_is_said_before_anything_large_is_fetched(hub: LocalHub, files: Path) -> None:

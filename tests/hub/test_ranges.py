@@ -1,9 +1,13 @@
 """Ranges are joined into few requests without fetching much that nobody asked for."""
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headmaps.checkpoint.ranges import coalesce, origin
+from headmaps.checkpoint.ranges import RangeReader, coalesce, http_library, origin
+from headmaps.errors import DownloadError
 
 RANGES = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 700)), max_size=20)
 
@@ -54,3 +58,17 @@ def test_a_token_belongs_to_a_scheme_a_host_and_a_port() -> None:
         "https://evil/hub.example",
     ]
     assert all(origin(other) != origin("https://hub.example/") for other in others)
+
+
+def test_a_redirect_to_an_unencrypted_address_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def answer(request: Any) -> Any:
+        asked.append(str(request.url))
+        return http_library().Response(302, headers={"Location": "http://hub.example/elsewhere"})
+
+    client = http_library().Client(transport=http_library().MockTransport(answer))
+    monkeypatch.setattr("huggingface_hub.utils.get_session", lambda: client)
+    with pytest.raises(DownloadError, match="unencrypted"):
+        RangeReader("https://hub.example", token="secret").read("https://hub.example/file", 0, 10)
+    assert asked == ["https://hub.example/file"]

@@ -4,7 +4,6 @@ HF_ENDPOINT, HF_TOKEN (or a saved login), HF_HUB_OFFLINE, HF_HOME and HF_HUB_CAC
 proxy variables. The cache of huggingface_hub is only read here, never written.
 """
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from headmaps.checkpoint.hub_errors import explain
 from headmaps.checkpoint.ranges import patiently
 from headmaps.checkpoint.store import safe_name
 from headmaps.errors import ConfigError, DownloadError
-from headmaps.records import write_json
+from headmaps.records import read_json, write_json
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
@@ -66,7 +65,7 @@ def resolve_revision(spec: Mapping[str, Any], memory: Path | None = None) -> str
         return revision
     question = {"repo": repo, "revision": revision}
     if memory is not None and memory.exists():
-        answer = json.loads(memory.read_text(encoding="utf-8"))
+        answer = read_json(memory)
         if {key: answer.get(key) for key in question} == question:
             return str(answer["commit"])
     commit = _cached_commit(repo, revision) if offline() else _asked_commit(repo, revision)

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from headmaps.checkpoint.catalogue import choose_weights
-from headmaps.checkpoint.formats.safetensors import read_index, shards_of
 from headmaps.checkpoint.hub_environment import offline, resolve_revision
 from headmaps.checkpoint.hub_progress import readable
 from headmaps.checkpoint.hub_store import HubFile, HubStore
@@ -64,6 +62,9 @@ def wanted_files(store: Store) -> list[str]:
     Raises:
         CheckpointError: there are no weights in a format that is read here, or a shard of the index is missing.
     """
+    from headmaps.checkpoint.catalogue import choose_weights
+    from headmaps.checkpoint.formats.safetensors import read_index, shards_of
+
     _, name, sharded = choose_weights(store, None)
     weights = [name, *shards_of(read_index(store, name))] if sharded else [name]
     return [*(config for config in ("config.json",) if config in store.files()), *weights]

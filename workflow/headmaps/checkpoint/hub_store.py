@@ -10,12 +10,13 @@ from typing import Any
 from urllib.parse import quote
 
 from headmaps.checkpoint.hub_environment import cache_folder, check_repo, endpoint, offline, resolve_revision
-from headmaps.checkpoint.hub_errors import explain, without_token
+from headmaps.checkpoint.hub_errors import explain
 from headmaps.checkpoint.hub_progress import Progress, readable
 from headmaps.checkpoint.ranges import RangeReader, coalesce
 from headmaps.checkpoint.store import TEXT_LIMIT, LocalStore, safe_name
-from headmaps.errors import CheckpointError, DownloadError
+from headmaps.errors import CheckpointError, DownloadError, HeadmapsError
 
+_HASH = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 _SHOWN_FROM = 1 << 20  # smaller reads (headers, norms) are not worth a line
 
 
@@ -113,16 +114,16 @@ class HubStore:
 
             with self.explained():
                 entries = HfApi(endpoint=self.endpoint).list_repo_tree(self.repo, recursive=True, revision=self.commit)
-                self._listing = {
-                    entry.path: HubFile(
-                        entry.lfs.size if entry.lfs else entry.size,
-                        entry.lfs.sha256 if entry.lfs else None,
-                        entry.blob_id,
-                    )
-                    for entry in entries
-                    if isinstance(entry, RepoFile)
-                }
+                self._listing = {entry.path: self._described(entry) for entry in entries if isinstance(entry, RepoFile)}
         return self._listing
+
+    def _described(self, entry: Any) -> HubFile:
+        file = HubFile(
+            entry.lfs.size if entry.lfs else entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id
+        )
+        if not _HASH.fullmatch(file.sha256 or file.blob_id or ""):  # it becomes part of a file name
+            raise DownloadError(f"the Hub gives no hash for {entry.path}", where=self.description)
+        return file
 
     def cached(self, name: str) -> Path | None:
         """The file in the local Hugging Face cache, if it is there for this very commit.
@@ -143,7 +144,7 @@ class HubStore:
     def _check_cached(self, name: str, path: Path) -> None:
         expected = path.resolve().name  # the cache names its blobs by their hash: sha256, or git's sha1 for small files
         known = self._listing.get(name) if self._listing else None
-        if known is None and path.is_symlink() and re.fullmatch(r"[0-9a-f]{64}|[0-9a-f]{40}", expected):
+        if known is None and path.is_symlink() and _HASH.fullmatch(expected):
             size = path.stat().st_size
             known = HubFile(size, expected, None) if len(expected) == 64 else HubFile(size, None, expected)
         if known is not None and not known.matches(path):
@@ -264,8 +265,7 @@ class HubStore:
         """Turn whatever goes wrong inside into a message that says what to do."""
         try:
             yield
-        except CheckpointError as error:
-            error.where = without_token(error.where)
+        except HeadmapsError:
             raise
         except Exception as error:
             files = self._listing or {}
