@@ -127,9 +127,10 @@ def test_spectrum_keeps_sigma_exactly():
     assert len({round(float(block[0, 0]), 12) for block in Z}) == 5
 
 
-def test_shuffle_has_the_law_of_permuted_entries():
+@pytest.mark.parametrize("matrix", ["value", "qk"])
+def test_shuffle_has_the_law_of_permuted_entries(matrix):
     geometry = a_geometry(d=40, H=2, KV=2, r=4)
-    sampler = a_sampler(draws=400, geometry=geometry, heads=heavy_tailed_layer(geometry))
+    sampler = a_sampler(matrix, 400, geometry, heavy_tailed_layer(geometry))
 
     def make(rng, A, B):
         return rng.permutation(A.ravel()).reshape(A.shape), rng.permutation(B.ravel()).reshape(B.shape)
@@ -188,6 +189,20 @@ def test_unpaired_is_every_pairing_with_another_group_once(matrix):
             pairs = [(heads.W_Q[h], heads.W_K[other].T) for other in range(3) if other != g]
         expected = np.stack([np.linalg.svd(A @ B, compute_uv=False)[:6] for A, B in pairs])
         np.testing.assert_allclose(sampler.pairs("unpaired", h)[0], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("matrix", ["value", "qk"])
+@pytest.mark.parametrize("kind", ["gaussian", "shuffle", "rows", "internal"])
+def test_no_kind_but_spectrum_and_unpaired_keeps_the_pairing_whatever_the_memory_order(kind, matrix):
+    """Heads that are multiples of projectors: all self as they are, whether their arrays are views or not."""
+    geometry = a_geometry(d=48, H=2, KV=2, r=6)
+    rng = np.random.default_rng(8)
+    P = np.stack([frame(rng, 48, 6) * np.arange(6, 0, -1) for _ in range(2)])
+    for order in "CF":
+        W = np.array(P, order=order)
+        heads = LayerHeads(W, W, W, np.array(P.transpose(0, 2, 1), order=order))
+        own = draws_of(a_sampler(matrix, 30, geometry, heads), kind)[2]["self_mean"]
+        assert own.mean() < 0.5
 
 
 def test_unpaired_takes_a_subset_without_repeats_where_there_are_more_than_asked_for():

@@ -93,11 +93,11 @@ def draw_spectrum(sampler: Sampler, head: int) -> Pairs:
 def draw_shuffle(sampler: Sampler, head: int) -> Pairs:
     """The entries of each factor in random order."""
     A, B = sampler.factors(head)
+    entries = [np.ravel(W).copy() for W in (A, B)]
     made = []
     for stream in sampler.generators("shuffle", head):
-        stream.shuffle(A.reshape(-1))  # in place: a shuffled order shuffled again is as random
-        stream.shuffle(B.reshape(-1))
-        made.append(in_bases(A, B))
+        drawn_A, drawn_B = (stream.permutation(own).reshape(W.shape) for own, W in zip(entries, (A, B), strict=True))
+        made.append(in_bases(drawn_A, drawn_B))
     return _in_turn(made, A.shape[1])
 
 
