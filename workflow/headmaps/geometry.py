@@ -218,8 +218,16 @@ def check_heads(model_type: str, n_heads: int, n_kv_heads: int) -> None:
 def _made(kind: type[T], value: dict[str, Any]) -> T:
     unknown = sorted(set(value) - {item.name for item in fields(kind)})  # type: ignore[arg-type]
     if unknown:
-        raise ResultError(f"geometry.json has keys this version does not know: {', '.join(unknown)}")
-    return kind(**value)
+        raise _of_another_version(f"has keys that this version does not know: {', '.join(unknown)}")
+    try:
+        return kind(**value)
+    except TypeError as error:
+        raise _of_another_version(f"lacks keys that this version needs ({error})") from None
+
+
+def _of_another_version(fault: str) -> ResultError:
+    what = f"geometry.json {fault}: it was written by another version of headmaps"
+    return ResultError(what, do="delete it and run snakemake")
 
 
 def write_geometry(path: Path, geometry: Geometry) -> None:
