@@ -195,7 +195,7 @@ def _pairs(rotary: Rotary, dimension: int) -> tuple[NDArray[np.intp], NDArray[np
     raise ArchitectureError(what, where="geometry.json: position.rotary", expected="half or interleaved")
 
 
-def rotary_qk(W_Q: Array, offset: int, geometry: Geometry, layer: int, sequence_length: int | None = None) -> Float:
+def rotary_qk(W_Q: Array, offset: int, geometry: Geometry, layer: int) -> Float:
     """`W_Q R(D)`: with W_K^T untouched, the first factor of the QK matrix at distance D.
 
     Args:
@@ -203,14 +203,13 @@ def rotary_qk(W_Q: Array, offset: int, geometry: Geometry, layer: int, sequence_
         offset: D = current minus attended position, at least 0.
         geometry: the model.
         layer: its layer, since rotations can differ by layer.
-        sequence_length: see `frequencies`.
 
     Returns:
         (..., d, r) float64; unchanged where the layer has no rotary embedding.
     """
     W_Q = np.asarray(W_Q, dtype=np.float64)
     rotary = geometry.rotary_of(layer)
-    return W_Q if rotary is None else W_Q @ rotation(rotary, offset, W_Q.shape[-1], sequence_length)
+    return W_Q if rotary is None else W_Q @ rotation(rotary, offset, W_Q.shape[-1], geometry.sequence_length)
 
 
 # --- query/key norms, and both together ---------------------------------------------------------------------------
@@ -223,7 +222,6 @@ def factors_at(
     offset: int,
     treatment: str = "raw",
     matrix: str = "qk",
-    sequence_length: int | None = None,
 ) -> Iterator[tuple[Float, Float]]:
     """The factors of every query head's QK matrix at distance D, with query/key norms and the treatment of layer norms.
 
@@ -233,14 +231,12 @@ def factors_at(
     Raises:
         ArchitectureError: the matrix is not a QK matrix of this model.
     """
-    turn = turn_of(geometry, layer, offset, matrix, sequence_length)
+    turn = turn_of(geometry, layer, offset, matrix)
     for A, B in normed_factors(heads, geometry, treatment, matrix):
         yield (A if turn is None else A @ turn), B
 
 
-def turn_of(
-    geometry: Geometry, layer: int, offset: int, matrix: str = "qk", sequence_length: int | None = None
-) -> Float | None:
+def turn_of(geometry: Geometry, layer: int, offset: int, matrix: str = "qk") -> Float | None:
     """R(D) (r, r) of a layer's QK matrix, None where nothing is turned; errors as of `factors_at` and `rotation`."""
     if matrix not in QK_MATRICES or matrix not in geometry.matrices:
         what = f"positions do not enter the {matrix!r} matrix of this model"
@@ -248,7 +244,7 @@ def turn_of(
     rotary = geometry.rotary_of(layer)
     if rotary is None or matrix == "qk_nope":
         return None
-    return rotation(rotary, offset, geometry.rank_of(matrix), sequence_length)
+    return rotation(rotary, offset, geometry.rank_of(matrix), geometry.sequence_length)
 
 
 def normed_factors(
@@ -337,7 +333,6 @@ def decompose_at(
     offsets: Sequence[int],
     treatment: str = "raw",
     matrix: str = "qk",
-    sequence_length: int | None = None,
 ) -> dict[str, Array]:
     """Decompose every head's QK matrix in a layer at several distances, as stored in `rotary/{matrix}/layer-LL.npz`.
 
@@ -348,13 +343,12 @@ def decompose_at(
         offsets: distances D, at least 0 each; n of them.
         treatment: norm treatment.
         matrix: qk, qk_nope or qk_rope.
-        sequence_length: see `frequencies`.
 
     Returns:
         `offsets` (n,); `sigma`, `overlap`, `rotation`, `ortho` (n, H, r); `rank` (n, H); and every quantity of the
         registry under its name with the prefix `q_`, (n, H).
     """
-    turns = [turn_of(geometry, layer, offset, matrix, sequence_length) for offset in offsets]
+    turns = [turn_of(geometry, layer, offset, matrix) for offset in offsets]
     found: list[list[Decomposition]] = [[] for _ in offsets]
     for A, B in normed_factors(heads, geometry, treatment, matrix):
         for place, turn in zip(found, turns, strict=True):

@@ -1,6 +1,6 @@
 """Decompose the QK matrix of every head of one layer at several distances between current and attended token.
 
-Spec: `matrix`, `layer_norm`, `rope_offsets`, and `sequence_length` where the model's rotary scaling depends on it.
+Spec: `matrix`, `layer_norm`, `rope_offsets`.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         geometry = read_geometry(given.geometry)
         heads = read_layer_heads(given.heads, geometry)
         matrix, treatment = given.spec["matrix"], given.spec["layer_norm"]
-        offsets, length = given.spec["rope_offsets"], given.spec.get("sequence_length")
-        write_arrays(
-            given.output, decompose_at(heads, geometry, given.layer, offsets, treatment, matrix, sequence_length=length)
-        )
+        offsets = given.spec["rope_offsets"]
+        write_arrays(given.output, decompose_at(heads, geometry, given.layer, offsets, treatment, matrix))
         facts = {
             "positions": position_notes(geometry, given.layer, matrix),
             "folded": list(folding(heads, geometry, treatment).notes),
