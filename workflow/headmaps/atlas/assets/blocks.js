@@ -26,6 +26,8 @@ async function blockText(name) {
  * @returns {Uint8Array<ArrayBuffer>}
  */
 function fromBase64(text) {
+  const native = /** @type {any} */ (Uint8Array).fromBase64; // browsers since 2025; ten times as fast
+  if (native) return native.call(Uint8Array, text);
   const binary = atob(text);
   const bytes = new Uint8Array(binary.length);
   for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
@@ -74,19 +76,27 @@ async function float32Block(name) {
 }
 
 /**
- * Zigzag 16-bit integers: 0, 1, 2, 3 ... stand for 0, -1, 1, -2 ... thousandths, 65535 for a missing number.
+ * The two byte planes of 16-bit integers, left apart: one head of many is taken out at a time.
  * @param {string} name
- * @returns {Promise<Uint16Array>}
+ * @returns {Promise<Uint8Array>}
  */
-async function thousandthsBlock(name) {
-  return new Uint16Array(joinPlanes(await inflate(await blockText(name)), 2));
+async function planesBlock(name) {
+  return inflate(await blockText(name));
 }
 
 /**
- * @param {number} zigzag
- * @returns {number}
+ * Zigzag 16-bit integers: 0, 1, 2, 3 ... stand for 0, -1, 1, -2 ... thousandths, 65535 for a missing number.
+ * @param {Uint8Array} planes low bytes, then high bytes
+ * @param {number} start
+ * @param {number} count
+ * @returns {Float32Array}
  */
-function fromThousandths(zigzag) {
-  if (zigzag === 65535) return NaN;
-  return ((zigzag >>> 1) ^ -(zigzag & 1)) / 1000;
+function thousandths(planes, start, count) {
+  const high = planes.length / 2;
+  const values = new Float32Array(count);
+  for (let i = 0; i < count; i++) {
+    const zigzag = planes[start + i] | (planes[high + start + i] << 8);
+    values[i] = zigzag === 65535 ? NaN : ((zigzag >>> 1) ^ -(zigzag & 1)) / 1000;
+  }
+  return values;
 }

@@ -38,7 +38,7 @@ const data = {
     this.decoded.delete(name);
     this.decoded.set(name, promise); // at the end: the latest used
     const large = [...this.decoded.keys()].filter((key) => key.startsWith("z-"));
-    for (const key of large.slice(0, -4)) this.decoded.delete(key);
+    for (const key of large.slice(0, -8)) this.decoded.delete(key);
     return promise;
   },
 
@@ -107,11 +107,23 @@ const data = {
    * @returns {Promise<Float32Array[]>}
    */
   async Z(treatment, { matrix, layer, head }) {
-    const values = await this.block(`z-${treatment}-${matrix}-${layer}`, thousandthsBlock);
+    const planes = await this.block(`z-${treatment}-${matrix}-${layer}`, planesBlock);
     const rank = this.matrices[matrix].rank;
-    return range(rank).map((i) => {
-      const start = (head * rank + i) * rank;
-      return Float32Array.from(values.subarray(start, start + rank), fromThousandths);
+    return range(rank).map((i) => thousandths(planes, (head * rank + i) * rank, rank));
+  },
+
+  /**
+   * Decode the layers above and below in a quiet moment, so that the next step is as quick as the next head.
+   * @param {number} treatment
+   * @param {Place} place
+   */
+  prefetch(treatment, { matrix, layer }) {
+    if (document.readyState === "loading") return;
+    whenIdle(() => {
+      for (const near of [layer - 1, layer + 1].filter((l) => l >= 0 && l < this.layers.length)) {
+        this.block(`pairs-${treatment}-${matrix}-${near}`, float32Block);
+        this.block(`z-${treatment}-${matrix}-${near}`, planesBlock);
+      }
     });
   },
 

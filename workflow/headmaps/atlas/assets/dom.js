@@ -87,6 +87,12 @@ function checkbox(label, onchange) {
   };
 }
 
+/** @param {() => void} task to do when nothing else is */
+function whenIdle(task) {
+  if (window.requestIdleCallback) window.requestIdleCallback(task, { timeout: 2000 });
+  else setTimeout(task, 200);
+}
+
 /**
  * Give the user a file.
  * @param {string} name

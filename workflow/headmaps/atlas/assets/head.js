@@ -32,6 +32,7 @@ function headView() {
   async function update(state) {
     const place = { matrix: state.matrix, layer: state.layer, head: state.head };
     const drawn = drawnTreatment(state);
+    if (await app.yields()) return;
     const [of, Z, random, columns] = await Promise.all([
       data.layerPairs(drawn, place.matrix, place.layer), data.Z(drawn, place), data.block(`spectrum-${place.matrix}`, float32Block),
       data.columnsOf(state.treatment, data.treatments[state.treatment].columns),
@@ -43,9 +44,12 @@ function headView() {
     words.replaceChildren(...headWords(state, place, columns));
     const shown = { place, Z, of: (/** @type {string} */ pair) => of(pair, place.head) };
     await drawHeadmap(map, state, shown);
+    if (await app.yields()) return;
     await drawSpectrum(spectrum, shown, random);
+    if (await app.yields()) return;
     await drawEigenvalues(eigenvalues, shown);
     numbers.replaceChildren(numbersTable(state, place, columns));
+    data.prefetch(drawn, place);
   }
   return { root, update, title: "Head", keys: true };
 }

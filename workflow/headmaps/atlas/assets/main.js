@@ -12,6 +12,7 @@ const app = {
   /** @type {string[]} */ faults: [],
   drawing: false,
   again: false,
+  warming: false,
 
   /**
    * Change the state, and with it the address.
@@ -57,9 +58,9 @@ const app = {
   /** Draw the current state; while a drawing runs, only the latest further state is drawn. */
   async render() {
     this.again = true;
+    document.body.dataset.drawing = "yes";
     if (this.drawing) return;
     this.drawing = true;
-    document.body.dataset.drawing = "yes";
     while (this.again) {
       this.again = false;
       await this.draw(this.state);
@@ -68,6 +69,34 @@ const app = {
     document.body.dataset.drawing = "no";
     document.body.dataset.drawn = location.hash || writeHash(this.state);
     performance.mark("atlas-drawn");
+    if (!this.views.head) whenIdle(() => this.warm());
+  },
+
+  /**
+   * Draw the head page unseen once, in pieces, so that the first click on a head is as quick as the next: most of the
+   * time goes into plotly's first drawing of each kind.
+   */
+  async warm() {
+    if (this.drawing || this.views.head) return;
+    const shelf = make("div", { class: "shelf", "aria-hidden": "true", inert: true });
+    document.querySelector("main")?.append(shelf);
+    this.views.head = MAKERS.head();
+    shelf.append(this.views.head.root);
+    this.drawing = this.warming = true;
+    try {
+      await this.views.head.update(this.state);
+    } finally {
+      this.drawing = this.warming = false;
+      this.views.head.root.remove();
+      shelf.remove();
+    }
+    if (this.again) this.render();
+  },
+
+  /** While warming up: let the page breathe, and say whether something real is waiting. */
+  async yields() {
+    if (this.warming) await new Promise((resolve) => setTimeout(resolve, 20));
+    return this.warming && this.again;
   },
 
   /** @param {State} state */

@@ -59,6 +59,18 @@ function rankOf(values, place) {
   return { rank, of };
 }
 
+/** @type {WeakMap<Float64Array, boolean>} */
+const differing = new WeakMap();
+
+/**
+ * Whether a column has more than one value: else its heads have no order.
+ * @param {Float64Array} values
+ */
+function differs(values) {
+  if (!differing.has(values)) differing.set(values, new Set(values.filter(Number.isFinite)).size > 1);
+  return differing.get(values);
+}
+
 /**
  * All numbers of a head: a row per quantity, and per baseline its mean, z and p.
  * @param {State} state
@@ -78,7 +90,7 @@ function numbersTable(state, place, columns) {
   );
   const rows = data.columns.filter((c) => !c.kind && there.includes(c.name)).map((column) => {
     const { rank, of } = rankOf(columns[column.name], place);
-    const nothing = Number.isNaN(columns[column.name][i]) || new Set(columns[column.name]).size < 3; // nothing to rank
+    const nothing = Number.isNaN(columns[column.name][i]) || !differs(columns[column.name]);
     return make(
       "tr", {}, make("th", { scope: "row" }, definition(column.name)), cell(column.name), make("td", { class: "number small" }, nothing ? "" : `${rank} / ${of}`),
       ...kinds.flatMap((kind) => ["mean", "z", "p"].map((statistic) => cell(`${column.name}_${kind}_${statistic}`))),
