@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from headmaps.checkpoint.dtypes import decode
+from headmaps.checkpoint.formats.safetensors import read_header
+from headmaps.checkpoint.store import LocalStore
 from headmaps.errors import CheckpointError
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -43,6 +46,13 @@ class MemoryStore:
         if name not in self.contents:
             raise CheckpointError("missing")
         return self.contents[name]
+
+
+def read_layer(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a layer file by name, decoded to floats."""
+    store = LocalStore(path)
+    entries = read_header(store, path.name)
+    return {n: decode(store.read(e.file, e.offset, e.nbytes), e.dtype, e.shape) for n, e in entries.items()}
 
 
 def safetensors_bytes(header: Any, data: bytes = b"", *, claim: int | None = None) -> bytes:

@@ -81,6 +81,19 @@ def test_what_cannot_be_read_is_named(files: dict[str, bytes], message: str) -> 
     assert message in refused(files)
 
 
+@pytest.mark.parametrize("link", ["model.safetensors", "model-00001-of-00001.safetensors"])
+def test_weights_that_are_links_out_of_the_folder_are_named(tmp_path: Path, link: str) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (tmp_path / "elsewhere").write_bytes(SAFE)
+    (model / link).symlink_to(tmp_path / "elsewhere")
+    (model / "config.json").write_bytes(CONFIG)
+    if "0" in link:
+        (model / "model.safetensors.index.json").write_bytes(INDEX)
+    with pytest.raises(CheckpointError, match=f"{link} is a symbolic link that leaves"):
+        open_checkpoint(LocalStore(model))
+
+
 def test_weights_without_a_config_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(SAFE)
     with pytest.raises(CheckpointError, match=r"config\.json is missing"):

@@ -14,13 +14,13 @@ import gguf
 import numpy as np
 import pytest
 import safetensors
-from checkpoint_makers import FIXTURES, MemoryStore, safetensors_bytes
+from checkpoint_makers import FIXTURES, MemoryStore, read_layer, safetensors_bytes
 from safetensors.numpy import load_file
 
 from headmaps.checkpoint import layers as layers_module
 from headmaps.checkpoint.catalogue import open_checkpoint
 from headmaps.checkpoint.layers import fetch_layer, identity_of, keep, take_kept
-from headmaps.checkpoint.normal_form import Described, read_layer, writing
+from headmaps.checkpoint.normal_form import Described, writing
 from headmaps.checkpoint.resolve import source_record
 from headmaps.checkpoint.store import LocalStore, Store
 from headmaps.errors import CheckpointError
@@ -87,7 +87,7 @@ def test_a_layer_file_holds_the_layers_own_bytes_and_types(tmp_path: Path) -> No
         assert facts["tensors"][name]["sha256"] == hashlib.sha256(arrays()[name].tobytes()).hexdigest()
 
 
-def test_read_layer_gives_floats(tmp_path: Path) -> None:
+def test_a_layer_file_decodes_to_floats(tmp_path: Path) -> None:
     output = tmp_path / "layer-00.safetensors"
     store = safetensors_store(arrays())
     fetch_layer(source_of(store, [0]), 0, store, output)

@@ -197,9 +197,9 @@ def patched(offset: int, value: bytes) -> bytes:
 def test_a_directory_that_lies_is_refused() -> None:
     record = central(GOOD, "archive/data/0")
     header = struct.unpack_from("<L", GOOD, record + 42)[0]
-    assert "overlap" in refused(patched(record + 42, struct.pack("<L", header - 40)))
-    assert "runs past the data" in refused(patched(record + 42, struct.pack("<L", 1 << 31)))
-    assert "runs past the data" in refused(patched(record + 20, struct.pack("<LL", 1 << 30, 1 << 30)))
+    assert "overlaps what follows" in refused(patched(record + 42, struct.pack("<L", header - 40)))
+    assert "overlaps what follows" in refused(patched(record + 42, struct.pack("<L", 1 << 31)))
+    assert "overlaps what follows" in refused(patched(record + 20, struct.pack("<LL", 1 << 30, 1 << 30)))
     assert "compressed or encrypted" in refused(patched(record + 8, b"\1\0"))
     assert "compressed or encrypted" in refused(patched(record + 20, struct.pack("<LL", 4, 16)))
     assert "is impossible" in refused(patched(len(GOOD) - 12, struct.pack("<L", 1 << 31)))
@@ -210,7 +210,7 @@ def test_a_directory_that_lies_is_refused() -> None:
 
 def test_a_local_header_that_disagrees_is_refused() -> None:
     header = struct.unpack_from("<L", GOOD, central(GOOD, "archive/data/0") + 42)[0]
-    for offset, value in [(0, b"XX"), (8, b"\x08\0"), (26, b"\x01\0"), (30, b"b")]:
+    for offset, value in [(0, b"XX"), (8, b"\x08\0"), (26, b"\x01\0"), (28, b"\xff\x7f"), (30, b"b")]:
         store = MemoryStore(m=patched(header + offset, value))
         file = torch_zip.read_header(store, "m")
         with pytest.raises(CheckpointError, match="local header of archive/data/0"):

@@ -229,13 +229,8 @@ def test_without_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_step_writes_files_json(tmp_path: Path, index: Path) -> None:
     project = Path(__file__).parents[3]
-    command = [
-        sys.executable,
-        "-m",
-        "headmaps.steps.fetch_files",
-        "--files",
-        str(tmp_path / "checkpoint" / "files.json"),
-    ]
+    files = tmp_path / "checkpoint" / "files.json"
+    command = [sys.executable, "-m", "headmaps.steps.fetch_files", "--files", str(files)]
     command += ["--spec", json.dumps(spec_of(index, file="tiny_model/model.gguf"))]
     environment = {**os.environ, "PYTHONPATH": str(project / "workflow")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

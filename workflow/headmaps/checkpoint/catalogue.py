@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headmaps.checkpoint.formats import gguf, safetensors, torch_zip
-from headmaps.checkpoint.store import Store, TensorEntry
+from headmaps.checkpoint.store import LocalStore, Store, TensorEntry
 from headmaps.errors import CheckpointError
 
+_USUAL = (("safetensors", "model.safetensors"), ("torch", "pytorch_model.bin"))
 _PICKLES = (".bin", ".pt", ".pth")
 _OTHER_LAYOUTS = ("consolidated", "adapter")  # Meta's and Mistral's own files; differences to a base model
 _SCALES = ("_scale", "_scale_inv", "_scales", "_blocks", "_shape", "_packed")
@@ -158,7 +159,9 @@ def choose_weights(store: Store, file: str | None) -> tuple[str, str, bool]:
     files = store.files()
     if file is not None:
         return _chosen(store, file)
-    for format_, stem in (("safetensors", "model.safetensors"), ("torch", "pytorch_model.bin")):
+    if isinstance(store, LocalStore):
+        store.refuse_outside(name + ending for _, name in _USUAL for ending in ("", ".index.json"))
+    for format_, stem in _USUAL:
         if stem in files:
             return format_, stem, False
         if f"{stem}.index.json" in files:

@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headmaps.checkpoint.dtypes import BITS, decode, size_in_bytes
-from headmaps.checkpoint.formats.safetensors import read_header
-from headmaps.checkpoint.store import LocalStore
+from headmaps.checkpoint.dtypes import BITS, size_in_bytes
 from headmaps.records import atomic_path
 
 if TYPE_CHECKING:
@@ -67,21 +65,3 @@ def writing(path: Path, tensors: Sequence[Described]) -> Iterator[Callable[[str,
         yield write
         if missing:
             raise ValueError(f"not written: {', '.join(sorted(missing))}")
-
-
-def read_layer(path: Path) -> "dict[str, NDArray[Any]]":
-    """The tensors of a layer file: float32, or float64 where that is stored; BF16, F16 and FP8 decoded exactly.
-
-    Raises:
-        CheckpointError: the file is missing or damaged.
-    """
-    return dict(iterate_layer(path))
-
-
-def iterate_layer(path: Path) -> "Iterator[tuple[str, NDArray[Any]]]":
-    """As `read_layer`, one tensor at a time, in the order of the file."""
-    store = LocalStore(path)
-    entries = sorted(read_header(store, path.name).values(), key=lambda entry: entry.offset)
-    ranges = [(entry.offset, entry.nbytes) for entry in entries]
-    for entry, data in zip(entries, store.read_ranges(path.name, ranges), strict=True):
-        yield entry.name, decode(data, entry.dtype, entry.shape)

@@ -1,5 +1,6 @@
 """The three kinds of source in a model's entry, each as a `Store`."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -41,6 +42,12 @@ def file_of(spec: Mapping[str, Any], store: Store) -> str | None:
     if spec.get("file"):
         return PurePosixPath(spec["file"]).name
     return store.single if isinstance(store, LocalStore) else None
+
+
+def report(store: Store) -> None:
+    """Say on stderr, which is the step's log, how many bytes crossed the network, if any did."""
+    if not isinstance(store, LocalStore):
+        print(store.report(), file=sys.stderr, flush=True)  # type: ignore[attr-defined]
 
 
 def _fetched(checkpoint: Path) -> Store:

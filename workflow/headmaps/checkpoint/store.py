@@ -6,7 +6,7 @@ so that the same code, with the same checks, reads a local file and a file at th
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -163,6 +163,7 @@ class LocalStore:
                 self.root = self.path.resolve().parent
                 self._only = (self.path.resolve().name, "config.json")
         self._sizes: dict[str, int] | None = None
+        self._outside: list[str] = []
 
     def files(self) -> dict[str, int]:
         """Every regular file's name and size; hidden files, and links that leave the folder, are left out.
@@ -182,8 +183,22 @@ class LocalStore:
                 folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
                 candidates += [Path(directory, name) for name in names if not name.startswith(".")]
         for path in candidates:
-            if self._inside(path.resolve()) and path.is_file():
-                yield path.relative_to(self.root).as_posix(), path.stat().st_size
+            name = path.relative_to(self.root).as_posix()
+            if not self._inside(path.resolve()):
+                self._outside.append(name)
+            elif path.is_file():
+                yield name, path.stat().st_size
+
+    def refuse_outside(self, names: Iterable[str]) -> None:
+        """Say so if one of `names` is left out of `files` because it is a link that leaves the folder.
+
+        Raises:
+            CheckpointError: naming the link.
+        """
+        self.files()
+        for name in names:
+            if name in self._outside:
+                raise self._leaves(name)
 
     def _inside(self, target: Path) -> bool:
         if target.is_relative_to(self.root):
@@ -202,15 +217,18 @@ class LocalStore:
         if self._only and name not in self._only:
             raise self._missing(name)
         if not self._inside(path.resolve()):
-            raise CheckpointError(
-                f"{name} is a symbolic link that leaves the checkpoint's folder",
-                where=str(path),
-                expected=f"files inside {self.root}",
-                do="copy the file there if you trust it",
-            )
+            raise self._leaves(name)
         if not path.is_file():
             raise self._missing(name)
         return path
+
+    def _leaves(self, name: str) -> CheckpointError:
+        return CheckpointError(
+            f"{name} is a symbolic link that leaves the checkpoint's folder",
+            where=str(self.root / name),
+            expected=f"files inside {self.root}",
+            do="if you trust it, copy or hard-link the file there, or give the real folder as `path`",
+        )
 
     def _missing(self, name: str) -> CheckpointError:
         some = ", ".join(list(self.files())[:12]) or "nothing"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from headmaps.checkpoint import layers
-from headmaps.checkpoint.sources import store_of
+from headmaps.checkpoint.sources import report, store_of
 from headmaps.records import read_json, write_record
 from headmaps.steps.command import arguments, step
 
@@ -19,6 +19,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             # the source record decides what is read, the entry only how: `fetch: full` reads the fetched files
             store = store_of({**options.spec, **source}, options.source.parent)
             facts = layers.fetch_layer(source, options.layer, store, options.output)
+            report(store)
             if identity:
                 layers.keep(options.output, identity, facts)
         write_record(options.record, "fetch_layer", options.spec, {options.output.name: options.output}, facts)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from headmaps.checkpoint.catalogue import open_checkpoint
 from headmaps.checkpoint.resolve import source_record
-from headmaps.checkpoint.sources import file_of, store_of
+from headmaps.checkpoint.sources import file_of, report, store_of
 from headmaps.records import write_json
 from headmaps.steps.command import arguments, step
 
@@ -19,6 +19,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         store = store_of(options.spec, checkpoint)
         catalogue = open_checkpoint(store, file_of(options.spec, store))
         write_json(options.source, source_record(options.spec, catalogue, tensors_needed))
+        report(store)
 
 
 if __name__ == "__main__":

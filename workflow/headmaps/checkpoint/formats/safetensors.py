@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headmaps.checkpoint.dtypes import BITS, size_in_bytes
-from headmaps.checkpoint.store import Store, TensorEntry, safe_name
+from headmaps.checkpoint.store import LocalStore, Store, TensorEntry, safe_name
 from headmaps.errors import CheckpointError
 
 HEADER_LIMIT = 100_000_000
@@ -67,6 +67,8 @@ def read_index(store: Store, index: str) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
         raise CheckpointError(f'{index} has no "weight_map" of tensor names to file names', where=where)
     files = store.files()
+    if isinstance(store, LocalStore):
+        store.refuse_outside(weight_map.values())
     for tensor, file in weight_map.items():
         if safe_name(file, where=where) not in files:
             raise CheckpointError(

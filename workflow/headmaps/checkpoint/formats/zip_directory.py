@@ -26,11 +26,12 @@ _STORED = 0
 
 @dataclass(frozen=True)
 class Member:
-    """One stored entry: its name, its size in bytes, and where its local header begins."""
+    """One stored entry: its name, its size in bytes, where its local header begins and what follows it begins."""
 
     name: str
     size: int
     header: int
+    limit: int
 
 
 def read_directory(store: Store, name: str) -> dict[str, Member]:
@@ -43,15 +44,12 @@ def read_directory(store: Store, name: str) -> dict[str, Member]:
     size = store.files().get(name, 0)
     start, length, count = _find_directory(store, name, size, where)
     data = store.read(name, start, length)
-    members: dict[str, Member] = {}
+    found: list[tuple[int, str, int]] = []
     at = 0
     for _ in range(count):
-        member, at = _central_entry(data, at, where)
-        if member.name in members:
-            raise _malformed(f"the entry {member.name} is present twice", where)
-        members[member.name] = member
-    _check_overlap(members.values(), start, where)
-    return members
+        (member, size_of_member, header), at = _central_entry(data, at, where)
+        found.append((header, member, size_of_member))
+    return _in_order(sorted(found), start, where)
 
 
 def locate(store: Store, name: str, members: Iterable[Member]) -> dict[str, int]:
@@ -71,7 +69,10 @@ def locate(store: Store, name: str, members: Iterable[Member]) -> dict[str, int]
             raise _malformed(f"the local header of {member.name} disagrees with the directory", where)
         if bytes(data[_LOCAL.size :]) != encoded:
             raise _malformed(f"the local header of {member.name} has another name", where)
-        starts[member.name] = member.header + _LOCAL.size + name_length + extra_length
+        start = member.header + _LOCAL.size + name_length + extra_length
+        if start + member.size > member.limit:
+            raise _malformed(f"the local header of {member.name} moves it into what follows", where)
+        starts[member.name] = start
     return starts
 
 
@@ -102,7 +103,8 @@ def _find_directory(store: Store, name: str, size: int, where: str) -> tuple[int
     return start, length, count
 
 
-def _central_entry(data: bytes, at: int, where: str) -> tuple[Member, int]:
+def _central_entry(data: bytes, at: int, where: str) -> tuple[tuple[str, int, int], int]:
+    """Name, size and place of the local header of one entry, and where the next record begins."""
     if at + _CENTRAL.size > len(data) or not data.startswith(b"PK\x01\x02", at):
         raise _malformed("its directory is damaged", where)
     _, _, _, flags, method, _, _, _, packed, size, *lengths, _, _, _, header = _CENTRAL.unpack_from(data, at)
@@ -119,7 +121,7 @@ def _central_entry(data: bytes, at: int, where: str) -> tuple[Member, int]:
     size, packed, header = _large_fields(extra, [size, packed, header], where)
     if flags & _ENCRYPTED or method != _STORED or packed != size:
         raise _malformed(f"the entry {name} is compressed or encrypted", where)
-    return Member(name, size, header), end
+    return (name, size, header), end
 
 
 def _large_fields(extra: bytes, values: list[int], where: str) -> list[int]:
@@ -139,14 +141,17 @@ def _large_fields(extra: bytes, values: list[int], where: str) -> list[int]:
     return values
 
 
-def _check_overlap(members: Iterable[Member], directory: int, where: str) -> None:
-    end, before = 0, ""
-    for member in sorted(members, key=lambda member: member.header):
-        if member.header < end:
-            raise _malformed(f"the entries {before} and {member.name} overlap", where)
-        end, before = member.header + _LOCAL.size + len(member.name.encode()) + member.size, member.name
-    if end > directory:
-        raise _malformed(f"the entry {before} runs past the data", where)
+def _in_order(found: list[tuple[int, str, int]], directory: int, where: str) -> dict[str, Member]:
+    """The entries by name, each known to end before the next begins."""
+    members: dict[str, Member] = {}
+    limits = [header for header, _, _ in found[1:]] + [directory]
+    for (header, name, size), limit in zip(found, limits, strict=True):
+        if name in members:
+            raise _malformed(f"the entry {name} is present twice", where)
+        if header + _LOCAL.size + len(name.encode()) + size > limit:
+            raise _malformed(f"the entry {name} overlaps what follows it", where)
+        members[name] = Member(name, size, header, limit)
+    return members
 
 
 def _malformed(fault: str, where: str) -> CheckpointError:
