@@ -358,3 +358,12 @@ def test_a_decomposition_of_a_matrix_that_is_not_asked_for_is_refused(results: R
             heads_csv=results.root / "x.csv",
             vectors=results.root / "x.parquet",
         )
+
+
+def test_many_heads_are_compared_some_at_a_time_with_the_same_result(
+    results: Results, made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headmaps.null_columns.HEADS_AT_A_TIME", 3)
+    rows, _, _ = results.make("chunks")
+    for name in ("self_energy_spectrum_p", "trace_spectrum_mean", "input_ortho_energy_spectrum_sd"):
+        np.testing.assert_allclose(column(rows, name, "qk"), column(made[0], name, "qk"), rtol=1e-12)

@@ -6,7 +6,7 @@ have the gaussian's law, weighted ones come from the pool's squared entries and 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,9 @@ UNWEIGHTED = (
     *("principal_angle_min", "principal_angle_mean", "principal_angle_max"),
 )
 """Quantities of the vectors alone: their law is the same whatever the spectrum."""
+
+HEADS_AT_A_TIME = 256
+"""Heads compared with the spectrum null at once: 8 MB of draws a quantity for a pool of 4096."""
 
 NOT_ADJUSTED = ("unpaired",)
 """Kinds whose draws are other real factors of the model, shared between heads: no correction is offered for them."""
@@ -104,12 +107,12 @@ def null_columns(
             continue
         adjusted = []
         for name, one in found.items():
-            fields = {key: getattr(one, key) for key in ("mean", "sd", "difference", "ratio", "z", "p")}
+            values = {key: getattr(one, key) for key in ("mean", "sd", "difference", "ratio", "z", "p")}
             tested = int(np.count_nonzero(~np.isnan(one.p)))
             if kind not in NOT_ADJUSTED and can_reject(int(one.draws.max(initial=0)), tested):
-                fields["p_adjusted"] = benjamini_hochberg(one.p)
+                values["p_adjusted"] = benjamini_hochberg(one.p)
                 adjusted.append(name)
-            columns |= {f"{name}_{kind}_{key}": values for key, values in fields.items()}
+            columns |= {f"{name}_{kind}_{key}": value for key, value in values.items()}
         columns[f"{kind}_draws"] = np.max([one.draws for one in found.values()], axis=0)
         facts[kind] = _facts(kind, {name: int(one.draws.max(initial=0)) for name, one in found.items()}, adjusted)
         facts[kind]["heads_needed_for_a_rejection"] = heads_needed(facts[kind]["draws"], len(heads.scale))
@@ -147,9 +150,25 @@ def _comparisons(
     for name in asked:
         if name in pool and (kind == "gaussian" or name in UNWEIGHTED):
             yield name, _against_pool(heads, name, pool[name], full_rank_only=kind == "spectrum")
-    if kind == "spectrum" and "self2" in pool:
-        for name, draws in spectrum_draws(pool, heads):
-            yield name, significance(heads.columns[name], draws)
+    if kind == "spectrum":
+        yield from _against_spectrum(heads, pool)
+
+
+def _against_spectrum(heads: Heads, pool: Mapping[str, Float]) -> Iterator[tuple[str, Significance]]:
+    """Weighted quantities against the spectrum null, some heads at a time: a head has as many draws as the pool."""
+    parts: dict[str, list[Significance]] = {}
+    for start in range(0, len(heads.sigma), HEADS_AT_A_TIME):
+        some = slice(start, start + HEADS_AT_A_TIME)
+        chosen = Heads({"rank": heads.columns["rank"][some]}, heads.sigma[some], heads.scale[some])
+        for name, draws in spectrum_draws(pool, chosen):
+            parts.setdefault(name, []).append(significance(heads.columns[name][some], draws))
+    for name, found in parts.items():
+        yield (
+            name,
+            Significance(
+                **{key.name: np.concatenate([getattr(one, key.name) for one in found]) for key in fields(Significance)}
+            ),
+        )
 
 
 def _against_pool(heads: Heads, name: str, draws: Float, *, full_rank_only: bool) -> Significance:
