@@ -25,8 +25,9 @@ import transformers
 from torch.overrides import TorchFunctionMode
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import CASES, Case
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from oracle.case import Case
+from oracle.cases import CASES
 
 FIXTURES = Path(__file__).parent / "fixtures"
 BATCH = 2

@@ -22,7 +22,8 @@ from headmaps.heads import LayerHeads, layer_heads, read_layer_heads
 from headmaps.records import write_json
 from headmaps.steps import heads as heads_step
 from oracle import rebuild
-from oracle.cases import CASES, Case
+from oracle.case import Case
+from oracle.cases import CASES
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TOLERANCE = 1e-4
