@@ -101,7 +101,7 @@ def gaps(sigma: Array) -> Float:
     steps = sigma[..., :-1] - sigma[..., 1:]
     edge = np.full((*sigma.shape[:-1], 1), np.inf)
     nearest = np.minimum(np.concatenate([edge, steps], -1), np.concatenate([steps, edge], -1))
-    return np.divide(nearest, sigma, out=np.zeros_like(sigma), where=sigma > 0)
+    return np.asarray(np.divide(nearest, sigma, out=np.zeros_like(sigma), where=sigma > 0))
 
 
 def pair_quantities(Z: Array) -> tuple[Float, Float, Float, Float]:
