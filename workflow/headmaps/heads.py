@@ -127,7 +127,7 @@ def _reading(tensors: LayerTensors | _Transposed, heads: list[Rows]) -> Array:
         stored = tensors[role]
         if matrix is None:
             matrix = np.empty((len(heads), stored.shape[1], len(rows)), stored.dtype)
-        matrix[h] = _pick(stored, rows).T
+        _copy_transposed(_pick(stored, rows), matrix[h])
     assert matrix is not None  # a layout has at least one head
     return matrix
 
@@ -136,8 +136,19 @@ def _writing(stored: Array, n_heads: int, d_head_v: int) -> Array:
     """(H, r_v, d) from the output projection (d, H * r_v)."""
     matrix = np.empty((n_heads, d_head_v, stored.shape[0]), stored.dtype)
     for h in range(n_heads):
-        matrix[h] = stored[:, h * d_head_v : (h + 1) * d_head_v].T
+        _copy_transposed(stored[:, h * d_head_v : (h + 1) * d_head_v], matrix[h])
     return matrix
+
+
+_TILE = 64
+
+
+def _copy_transposed(source: Array, target: Array) -> None:
+    """`target[:] = source.T` in tiles that stay in the cache: several times faster for a wide model."""
+    rows, columns = source.shape
+    for i in range(0, rows, _TILE):
+        for j in range(0, columns, _TILE * 16):
+            target[j : j + _TILE * 16, i : i + _TILE] = source[i : i + _TILE, j : j + _TILE * 16].T
 
 
 def _mla_matrices(tensors: LayerTensors, g: Geometry) -> Iterator[tuple[str, Array]]:
