@@ -67,9 +67,9 @@ def turned(x: Array, positions: Array, geometry: Geometry, layer: int) -> Array:
 
 
 def queries_keys_values(
-    x: Array, x_source: Array, positions: Array, heads: LayerHeads, geometry: Geometry, layer: int
+    x: Array, x_source: Array, positions: Array | None, heads: LayerHeads, geometry: Geometry, layer: int
 ) -> tuple[Array, Array, Array]:
-    """q (batch, H, n, r), k and v (batch, KV, n, r) as they meet: normed and turned."""
+    """q (batch, H, n, r), k and v (batch, KV, n, r) as they meet: normed, and turned unless positions are None."""
     extras = heads.extras
     q = projected(x, heads.W_Q, extras.get("b_Q"))
     k = projected(x_source, heads.W_K, extras.get("b_K"))
@@ -86,6 +86,8 @@ def queries_keys_values(
     if geometry.qk_norm is not None:
         q = qk_normed(q, geometry, extras["q_norm"], extras.get("q_norm_bias"))
         k = qk_normed(k, geometry, extras["k_norm"], extras.get("k_norm_bias"))
+    if positions is None:
+        return q, k, v
     return turned(q, positions, geometry, layer), turned(k, positions, geometry, layer), v
 
 

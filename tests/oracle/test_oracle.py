@@ -19,6 +19,7 @@ from headmaps.checkpoint.resolve import source_record
 from headmaps.checkpoint.store import LocalStore
 from headmaps.geometry import Geometry, read_geometry, write_geometry
 from headmaps.heads import LayerHeads, layer_heads, read_layer_heads
+from headmaps.positions import rotation
 from headmaps.records import write_json
 from headmaps.steps import heads as heads_step
 from oracle import rebuild
@@ -177,6 +178,33 @@ def test_the_other_sense_of_rotation_fails(case: Case, scratch: Path) -> None:
     scores = rebuild.scores_of(q, k, found.heads[layer], found.geometry, layer)
     seen = found.expected[f"{layer}.visible"]
     assert np.abs(np.where(seen, scores - found.expected[f"{layer}.scores"], 0)).max() > 100 * TOLERANCE
+
+
+AT_DISTANCES = [case for case in CASES if not case.contiguous and case.name != "gpt_oss"]
+"""With sinks transformers subtracts each row's maximum from the scores first; test_scores_and_output has that case."""
+
+
+@pytest.mark.parametrize("case", AT_DISTANCES, ids=lambda case: case.name)
+def test_scores_at_each_distance_are_q_r_of_d_k(case: Case, scratch: Path) -> None:
+    """The score at distance D is `q R(D) k^T` of the unturned q and k: the QK matrix there is W_Q R(D) W_K^T."""
+    found = rebuilt(case.name, scratch)
+    geometry = found.geometry
+    start = geometry.d_head - (geometry.d_head_rope or geometry.d_head)
+    for layer in case.layers:
+        x, source, positions = inputs(found, layer)
+        q, k, _ = rebuild.queries_keys_values(x, source, None, found.heads[layer], geometry, layer)
+        k = np.repeat(k, geometry.n_heads // geometry.n_kv_heads, axis=1)
+        rotary = geometry.rotary_of(layer)
+        expected, seen = found.expected[f"{layer}.scores"], found.expected[f"{layer}.visible"]
+        for n, m in np.argwhere(seen[0, 0]):
+            R = np.eye(geometry.d_head)
+            if rotary is not None:
+                length = int(positions.max()) + 1
+                R[start:, start:] = rotation(rotary, int(positions[n] - positions[m]), len(R) - start, length)
+            score = ((q[:, :, n] @ R) * k[:, :, m]).sum(axis=-1) * geometry.scale_of(layer)
+            if geometry.softcap:
+                score = geometry.softcap * np.tanh(score / geometry.softcap)
+            np.testing.assert_allclose(score, expected[:, :, n, m], atol=TOLERANCE, err_msg=f"{n} sees {m}")
 
 
 def test_pairing_keys_by_remainder_fails(scratch: Path) -> None:
