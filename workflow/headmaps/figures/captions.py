@@ -28,9 +28,8 @@ _TREATMENTS = {
 def identity(model: str, source: Mapping[str, Any]) -> str:
     """Whose weights: the model's name with its package and version, or repository and commit."""
     what = source.get("repo") or source.get("package")
-    parts = [str(what)] if what and what != model else []
-    if source.get("version"):
-        parts.append(str(source["version"]))
+    named = " ".join(str(part) for part in (what, source.get("version")) if part)
+    parts = [named] if named and named != model else []
     revision, commit = source.get("revision"), source.get("commit")
     if revision and revision != commit:
         parts.append(f"revision {revision}")

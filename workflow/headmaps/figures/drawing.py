@@ -130,9 +130,9 @@ def _histograms(request: Request) -> Iterator[Drawn]:
     weighted = request.spec.get("histogram", "weighted") == "weighted"
     for (matrix, layer), path in request.decompositions.items():
         found = arrays(path, _DECOMPOSITION)
-        counts = histogram.count(found["sigma"], found["Z"], pairs_in_use(found), weighted)
-        sheet = histogram.draw(counts, request.model, layer, matrix, weighted, request.frame(matrix), request.geometry)
-        yield Drawn(sheet, request.files(matrix, request.layer_name(layer)), histogram.facts(counts))
+        values = histogram.overlaps(found["sigma"], found["Z"], pairs_in_use(found), weighted)
+        sheet = histogram.draw(values, request.model, layer, matrix, weighted, request.frame(matrix), request.geometry)
+        yield Drawn(sheet, request.files(matrix, request.layer_name(layer)), histogram.facts(values))
 
 
 def _ternary(request: Request) -> Iterator[Drawn]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from headmaps.blocks import block_labels
@@ -18,6 +19,10 @@ Array = NDArray[np.float64]
 _NOTHING = "this head has no singular value above zero"
 _TWO_STREAMS = "the two sides of this head are different streams: vᵢ · uⱼ does not exist"
 QUANTILES = (0.01, 0.99)
+# In the order of `headmaps.bias_lines`, the candidates for the article's line first
+_BIASES = (
+    "b_V_W_O", "b_Q_W_K", "b_K_W_Q", "b_O", "norm_bias_W_V_W_O", "norm_bias_W_Q_W_K", "norm_bias_W_K_W_Q", "norm_bias",
+)  # fmt: skip
 # The matrix's own bias is drawn full, the others lighter and broken
 _BIAS_LINES: tuple[tuple[str, Any], ...] = (
     (BIAS, "-"),
@@ -52,7 +57,7 @@ class Effect:
     def biases(self) -> list[str]:
         """Names of the biases with a line, the matrix's own first."""
         names = {**self.bias_input, **self.bias_output}
-        return sorted(names, key=lambda name: (name.startswith("norm_bias"), "_W_" not in name, name))
+        return sorted(names, key=lambda name: (_BIASES.index(name) if name in _BIASES else len(_BIASES), name))
 
 
 def head_effect(
@@ -142,13 +147,21 @@ def _strip(axes: Axes, turned: bool, lines: Sequence[tuple[Array, str, Any]], ba
     limit = (len(index) - 0.5, -0.5) if turned else (-0.5, len(index) - 0.5)
     (axes.set_ylim if turned else axes.set_xlim)(*limit)
     (axes.yaxis if turned else axes.xaxis).set_tick_params(left=False, labelleft=False, bottom=False, labelbottom=False)
-    (axes.xaxis if turned else axes.yaxis).set_major_locator(_few(2 if turned else 3))
+    if turned:
+        axes.set_xticks(two_ticks(*axes.get_xlim()))
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=4, min_n_ticks=1, steps=[1, 2, 5, 10]))
 
 
-def _few(most: int) -> Any:
-    from matplotlib.ticker import MaxNLocator
+def two_ticks(low: float, high: float) -> list[float]:
+    """0 and one round number towards the farther end: all that a narrow strip has room for."""
+    far = high if high >= -low else low
+    size = 10.0 ** np.floor(np.log10(0.9 * abs(far))) if far else 1.0
+    return [0.0, float(np.sign(far) * size * max(n for n in (1, 2, 5) if n * size <= max(0.9 * abs(far), size)))]
 
-    return MaxNLocator(nbins=most, steps=[1, 2, 5, 10])
+
+def _extras(effect: Effect) -> list[str]:
+    return (["bias"] if effect.biases else []) + (["states"] if effect.band_output is not None else [])
 
 
 def _bias_lines(effect: Effect, lines: Mapping[str, Array]) -> list[tuple[Array, str, Any]]:
@@ -174,10 +187,14 @@ def _left(sheet: Sheet, effect: Effect, places: _Places, top: float, extra: bool
     width = 0.86 if extra else 1.0
     axes = sheet.axes(room - width, top, width, places.side)
     _strip(axes, True, [(effect.sigma, SIGMA, "-")], None, 1.0)
+    axes.set_xlabel("σ")
+    axes.set_xlim(0.0, 1.05 * max(1.0, float(effect.sigma.max())))
+    axes.set_xticks(two_ticks(*axes.get_xlim()))
     axes.invert_xaxis()  # away from the heat map, as the strips above it rise away from it
     if extra:
         axes = sheet.axes(room - width - places.gap - 0.74, top, 0.74, places.side)
         _strip(axes, True, _bias_lines(effect, effect.bias_output), effect.band_output, 0.0)
+        axes.set_xlabel(captions.listed(_extras(effect)))
         axes.invert_xaxis()
 
 
@@ -223,12 +240,6 @@ def draw(effect: Effect, title: str, text: str) -> Sheet:
         axes.spines[side].set_visible(True)
     bar = sheet.figure.colorbar(image, cax=sheet.axes(places.left + places.side + 0.14, above + 0.9, 0.14, 2.0))
     bar.ax.set_title("vᵢ · uⱼ", size=7.5)
-    bar.ax.yaxis.set_major_locator(_symmetric(limit))
+    bar.ax.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10], symmetric=True))
     bar.outline.set_linewidth(0.6)  # type: ignore[operator]
     return sheet
-
-
-def _symmetric(limit: float) -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10], symmetric=True)

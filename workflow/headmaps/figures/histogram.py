@@ -15,16 +15,17 @@ from headmaps.figures import captions
 from headmaps.figures.style import Sheet, color_key, note, ordered_colors
 
 BINS = 100
-RANGE = (-1.0, 1.0)
+LIMIT = 1.0  # the article's range is [-1, 1]
+WHOLE_ABOVE = 0.02  # share of values outside the range above which a second panel shows all of them
 _SLACK = 1e-9  # an overlap of exactly one comes out a rounding error beside it
-_BEYOND = 1.05  # where the bars of what lies outside the range stand
-_BAR = 0.04
+_BEYOND, _BAR = 1.05, 0.04  # where the bars of what lies outside the range stand, and their width, in limits
 
 
 @dataclass(frozen=True)
 class Counts:
-    """A layer's histogram: counts (H, 100) on [-1, 1], and how many lie below and above it, (H,) each."""
+    """A layer's histogram: counts (H, 100) on [-limit, limit], and how many lie below and above it, (H,) each."""
 
+    limit: float
     counts: NDArray[np.int64]
     below: NDArray[np.int64]
     above: NDArray[np.int64]
@@ -34,25 +35,52 @@ class Counts:
         """How many values lie outside the range."""
         return int(self.below.sum() + self.above.sum())
 
+    @property
+    def total(self) -> int:
+        """How many values there are."""
+        return int(self.counts.sum()) + self.outside
 
-def count(sigma: NDArray[np.float64], Z: NDArray[np.float64], used: NDArray[np.bool_], weighted: bool = True) -> Counts:
-    """Count `sigma_i * (v_i . u_i)`, or `v_i . u_i` unweighted, of every pair in use into 100 bins of 0.02.
+    @property
+    def width(self) -> float:
+        """Of a bin."""
+        return 2 * self.limit / BINS
+
+
+def overlaps(
+    sigma: NDArray[np.float64], Z: NDArray[np.float64], used: NDArray[np.bool_], weighted: bool = True
+) -> NDArray[np.float64]:
+    """(H, r): `sigma_i * (v_i . u_i)`, or `v_i . u_i` unweighted; NaN for pairs not in use.
 
     Args:
         sigma: (H, r). Z: (H, r, r). used: (H, r), the pairs below each head's rank.
         weighted: the article's data are the weighted ones, although its caption names the others.
     """
     overlap = np.diagonal(Z, axis1=1, axis2=2)
-    values = sigma * overlap if weighted else overlap
-    low, high = RANGE
-    heads = values.shape[0]
+    return np.where(used, sigma * overlap if weighted else overlap, np.nan)
+
+
+def count(values: NDArray[np.float64], limit: float = LIMIT) -> Counts:
+    """Count values (H, r) into 100 bins on [-limit, limit], by head; NaN are not counted.
+
+    A bin holds its lower edge and not its upper one, but for the last, which holds both.
+    """
+    heads, slack = len(values), _SLACK * limit
     counts, below, above = np.zeros((heads, BINS), np.int64), np.zeros(heads, np.int64), np.zeros(heads, np.int64)
-    for h in range(heads):
-        mine = values[h, used[h]]
-        below[h], above[h] = (mine < low - _SLACK).sum(), (mine > high + _SLACK).sum()
-        inside = mine[(mine >= low - _SLACK) & (mine <= high + _SLACK)]
-        counts[h] = np.histogram(np.clip(inside, low, high), BINS, RANGE)[0]
-    return Counts(counts, below, above)
+    for h, row in enumerate(values):
+        mine = row[np.isfinite(row)]
+        below[h], above[h] = (mine < -limit - slack).sum(), (mine > limit + slack).sum()
+        inside = mine[np.abs(mine) <= limit + slack]
+        counts[h] = np.histogram(np.clip(inside, -limit, limit), BINS, (-limit, limit))[0]
+    return Counts(limit, counts, below, above)
+
+
+def whole(values: NDArray[np.float64], found: Counts) -> Counts | None:
+    """The histogram on a range that holds every value, where the article's range leaves out more than a few."""
+    if found.outside <= WHOLE_ABOVE * found.total:
+        return None
+    largest = float(np.nanmax(np.abs(values)))
+    step = 10.0 ** np.floor(np.log10(largest)) / 2
+    return count(values, float(np.ceil(largest / step) * step))
 
 
 def quantity_label(weighted: bool) -> str:
@@ -60,10 +88,9 @@ def quantity_label(weighted: bool) -> str:
     return "σᵢ (vᵢ · uᵢ)" if weighted else "vᵢ · uᵢ"
 
 
-def caption(found: Counts, weighted: bool, frame: str, geometry: Mapping[str, Any]) -> str:
+def caption(found: Counts, every: Counts | None, weighted: bool, frame: str, geometry: Mapping[str, Any]) -> str:
     """What figures 1 and 4 show, and what is outside their range."""
-    total = int(found.counts.sum()) + found.outside
-    if not total:
+    if not found.total:
         return f"{frame} {captions.no_self(geometry)}"
     quantity = (
         "the sigma-weighted overlap σᵢ (vᵢ · uᵢ), which the article draws as well, although its caption names vᵢ · uᵢ"
@@ -72,17 +99,20 @@ def caption(found: Counts, weighted: bool, frame: str, geometry: Mapping[str, An
     )
     text = (
         f"{frame} Histogram of {quantity}. A count is one singular pair of one head; "
-        f"{captions.number(total, 'pair')} of {captions.number(len(found.counts), 'head')} in 100 bins of 0.02, bars "
-        "stacked, head 0 at the bottom. "
+        f"{captions.number(found.total, 'pair')} of {captions.number(len(found.counts), 'head')} in 100 bins of 0.02, "
+        "bars stacked, head 0 at the bottom. "
     )
     if found.outside == 0:
         return text + "None lies outside [−1, 1]."
-    heads = captions.listed(np.flatnonzero(found.below + found.above).tolist())
-    many = "s" if np.count_nonzero(found.below + found.above) > 1 else ""
-    return text + (
-        f"{found.outside} lie outside [−1, 1] (head{many} {heads}) and stand beyond the dotted lines; the article's "
-        "histograms leave such values out."
+    some = np.flatnonzero(found.below + found.above).tolist()
+    heads = f"head{'s' if len(some) > 1 else ''} {captions.listed(some)}"
+    if len(some) == len(found.counts) > 1:
+        heads = "of all heads"
+    text += (
+        f"{found.outside} lie outside [−1, 1] ({heads}) and stand beyond the dotted lines, in bars that are cut where "
+        "they are much higher than the others; the article's histograms leave such values out."
     )
+    return text if every is None else f"{text} Below: the same values on a range that holds all."
 
 
 def _stack(counts: NDArray[np.int64], left: NDArray[np.float64], width: float) -> list[Outline]:
@@ -100,50 +130,71 @@ def _stack(counts: NDArray[np.int64], left: NDArray[np.float64], width: float) -
 
 
 def _bars(axes: Axes, found: Counts, colors: NDArray[np.float64]) -> None:
-    edges = np.linspace(*RANGE, BINS + 1)
+    limit = found.limit
+    edges = np.linspace(-limit, limit, BINS + 1)
     outside = np.stack([found.below, found.above], axis=1)
-    beyond = np.array([-_BEYOND - _BAR / 2, _BEYOND - _BAR / 2])
-    for outlines in (_stack(found.counts, edges[:-1], edges[1] - edges[0]), _stack(outside, beyond, _BAR)):
+    beyond = np.array([-_BEYOND - _BAR / 2, _BEYOND - _BAR / 2]) * limit
+    for outlines in (_stack(found.counts, edges[:-1], found.width), _stack(outside, beyond, _BAR * limit)):
         some = [i for i, outline in enumerate(outlines) if np.size(outline.vertices)]
         # without antialiasing no hairlines show between neighbouring bars
         axes.add_collection(
             PathCollection([outlines[i] for i in some], facecolors=colors[some], linewidths=0, antialiaseds=False),
             autolim=False,
         )
-    top = 1.06 * max(1, found.counts.sum(axis=0).max(), outside.sum(axis=0).max())
+    inside, most = max(1, int(found.counts.sum(axis=0).max())), int(outside.sum(axis=0).max())
+    top = 1.1 * max(inside, min(most, 1.5 * inside))
     axes.set_ylim(0, top)
-    axes.set_xlim(-1.1, 1.1)
-    for side, number in ((-1, int(found.below.sum())), (1, int(found.above.sum()))):
-        axes.axvline(side * 1.015, color="0.5", lw=0.6, ls=(0, (1, 2)))
-        if number:
-            axes.text(side * _BEYOND, number + 0.012 * top, str(number), size=6.5, ha="center", va="bottom")
+    axes.set_xlim(-1.1 * limit, 1.1 * limit)
+    if found.outside:
+        for side, number in ((-1, int(found.below.sum())), (1, int(found.above.sum()))):
+            axes.axvline(side * 1.015 * limit, color="0.5", lw=0.6, ls=(0, (1, 2)))
+            if number:
+                height = min(number, 0.94 * top)
+                box: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+                place: dict[str, Any] = {"ha": "center", "va": "bottom", "bbox": box if number > height else None}
+                axes.text(side * _BEYOND * limit, height + 0.012 * top, str(number), size=6.5, **place)
+
+
+def _panel(axes: Axes, found: Counts, colors: NDArray[np.float64], weighted: bool) -> None:
+    _bars(axes, found, colors)
+    steps = np.linspace(-found.limit, found.limit, 9)
+    axes.set_xticks(steps, [f"{x:g}".replace("-", "−") for x in steps])
+    axes.set_xlabel(quantity_label(weighted))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True))
+    axes.set_ylabel(f"pairs per bin of {found.width:g}")
 
 
 def draw(
-    found: Counts, model: str, layer: int, matrix: str, weighted: bool, frame: str, geometry: Mapping[str, Any]
+    values: NDArray[np.float64],
+    model: str,
+    layer: int,
+    matrix: str,
+    weighted: bool,
+    frame: str,
+    geometry: Mapping[str, Any],
 ) -> Sheet:
     """Figure 1 (value matrix) or 4 (QK matrix) of one layer: stacked bars, one colour a head.
 
     Args:
-        found: from `count`. frame: the caption's first sentences (`captions.frame`).
+        values: (H, r) from `overlaps`. frame: the caption's first sentences (`captions.frame`).
     """
-    name = captions.matrix_name(matrix)
-    title, text = f"{model}: layer {layer}, {name}", caption(found, weighted, frame, geometry)
-    if not found.counts.sum() + found.outside:
+    found = count(values)
+    every = whole(values, found)
+    title = f"{model}: layer {layer}, {captions.matrix_name(matrix)}"
+    text = caption(found, every, weighted, frame, geometry)
+    if not found.total:
         return note(title, text, captions.NO_SELF)
-    sheet = Sheet(3.4, title, text)
-    axes = sheet.axes(0.62, 0.08, 5.7, 2.95)
+    height = 2.95 if every is None else 2.0
+    sheet = Sheet(0.45 + height * (1 if every is None else 2) + (0 if every is None else 0.5), title, text)
     colors = ordered_colors(len(found.counts))
-    _bars(axes, found, colors)
-    steps = np.arange(-1.0, 1.01, 0.25)
-    axes.set_xticks(steps, [f"{x:g}".replace("-", "−") for x in steps])
-    axes.set_xlabel(quantity_label(weighted))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
-    axes.set_ylabel("singular pairs per bin of 0.02")
+    _panel(sheet.axes(0.62, 0.08, 5.7, height), found, colors, weighted)
+    if every is not None:
+        _panel(sheet.axes(0.62, 0.58 + height, 5.7, height), every, colors, weighted)
     color_key(sheet.axes(6.55, 0.28, 0.16, 2.75), colors, range(len(colors)), "head")
     return sheet
 
 
-def facts(found: Counts) -> dict[str, Any]:
+def facts(values: NDArray[np.float64]) -> dict[str, Any]:
     """The numbers behind the picture, for the record."""
-    return {"pairs": int(found.counts.sum()) + found.outside, "outside": found.outside}
+    found = count(values)
+    return {"pairs": found.total, "outside": found.outside}

@@ -16,7 +16,7 @@ from headmaps.figures.panels import Panels
 from headmaps.figures.style import BASELINE_STYLES, Sheet, layer_ticks, many, note
 
 QUESTIONS = {
-    "gaussian": "random weights of the same shape and norm",
+    "gaussian": "random weights, same shape and norm",
     "spectrum": "its singular values, random subspaces",
     "shuffle": "its entries, permuted",
     "rows": "its row norms, random directions",

@@ -98,13 +98,13 @@ def caption(found: Points, frame: str, random: str | None, geometry: Mapping[str
     )
 
 
-def _line_ends(line: tuple[float, float], low: float, high: float) -> Array:
-    """The ends (2, 3) of the fit line inside the triangle, for self' within [low, high]."""
+def _line_ends(line: tuple[float, float], low: Array) -> Array:
+    """The ends (2, 3) of the fit line within the triangle whose lowest shares are `low` (3,); empty if it misses it."""
     a, b = line
-    share = np.linspace(low, high, 2001)
-    inside = (a + b * share >= 0) & (1 - share - (a + b * share) >= 0)
-    ends = share[inside][[0, -1]] if inside.any() else share[:0]
-    return np.stack([ends, a + b * ends, 1 - ends - (a + b * ends)], axis=1)
+    own = np.linspace(0.0, 1.0, 4001)
+    shares = np.stack([own, a + b * own, 1 - own - (a + b * own)], axis=1)
+    inside = shares[(shares >= low).all(axis=1)]
+    return inside[[0, -1]] if len(inside) else inside
 
 
 def enlarged(shares: Array) -> tuple[Array, float]:
@@ -114,11 +114,11 @@ def enlarged(shares: Array) -> tuple[Array, float]:
     return np.asarray(low), size
 
 
-def _marks(axes: Any, found: Points, colors: Array, size: float, low: float = 0.0, high: float = 1.0) -> None:
+def _marks(axes: Any, found: Points, colors: Array, size: float, low: Array) -> None:
     # every mark lies inside the triangle; clipping to it would cost most of the time that an SVG takes
     plain: dict[str, Any] = {"clip_on": False}
     if found.line:
-        ends = _line_ends(found.line, low, high)
+        ends = _line_ends(found.line, low)
         if len(ends):
             axes.plot(*ends.T, color="0.15", lw=1.0, ls=(0, (4, 2)), label="linear fit", zorder=3, **plain)
     index = np.unique(found.layer, return_inverse=True)[1]
@@ -161,17 +161,17 @@ def draw(found: Points, model: str, matrix: str, frame: str, random: str | None,
     text = caption(found, frame, random, geometry)
     if not len(found.layer):
         return note(title, text, captions.NO_SELF)
-    sheet = Sheet(3.35, title, text)
+    sheet = Sheet(3.2, title, text)
     layers = np.unique(found.layer)
     colors = ordered_colors(len(layers))
     whole = sheet.axes(0.55, 0.45, 2.45, 2.2, projection="ternary")
     _frame(whole, np.zeros(3), 1.0)
-    _marks(whole, found, colors, 7)
+    _marks(whole, found, colors, 7, np.zeros(3))
     extra = [mark[None] for mark in (found.random, found.closed_form) if mark is not None]
     low, size = enlarged(np.concatenate([found.shares, *extra]))
     part = sheet.axes(3.75, 0.45, 2.45, 2.2, projection="ternary")
     _frame(part, low, size)
-    _marks(part, found, colors, 10, low[0], low[0] + size)
+    _marks(part, found, colors, 10, low)
     corners = np.tile(low, (4, 1)) + size * np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]])
     whole.plot(*corners.T, color="0.45", lw=0.7, zorder=1)
     marks, labels = part.get_legend_handles_labels()
