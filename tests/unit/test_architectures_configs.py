@@ -161,3 +161,11 @@ def test_frequency_factors_of_a_gguf_file_are_taken_along() -> None:
     rotary = geometry_of(record).rotary_of(0)
     assert rotary is not None
     assert rotary.scaling == {"type": "factors"}
+
+
+def test_yarn_in_a_gguf_file_scales_cos_and_sin_as_llama_cpp_does() -> None:
+    yarn = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 4096}
+    rotary = geometry_of(gguf_source(GGUF | yarn, GGUF_SHAPES)).rotary_of(0)
+    assert rotary is not None
+    assert rotary.scaling == {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    assert rotary.attention_factor == pytest.approx(0.1 * math.log(4) + 1)

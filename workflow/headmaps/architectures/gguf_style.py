@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from headmaps.architectures.entry import Architecture, Rule, inverse_root
 from headmaps.architectures.model import Model
-from headmaps.architectures.positions import alternating, by_type, every_nth_is_full
+from headmaps.architectures.positions import alternating, by_type, every_nth_is_full, yarn_mscale
 from headmaps.geometry import Norm, Position, QKNorm, Rotary
 
 QK_NORM_TENSORS = {"q_norm": "attn_q_norm.weight", "k_norm": "attn_k_norm.weight"}
@@ -44,7 +44,10 @@ def _rotary(m: Model, base: float) -> Rotary:
             scaling["original_max_position_embeddings"] = original
         if (maximum := m.get("context_length")) is not None:
             scaling["max_position_embeddings"] = maximum
-    return Rotary("half", dimensions, float(base), scaling, float(m.get("rope.scaling.attn_factor", default=1.0)))
+    factor = float(m.get("rope.scaling.attn_factor", default=1.0))
+    if scaling and scaling["type"] == "yarn":
+        factor *= yarn_mscale(scaling["factor"])  # as llama.cpp does (rope_yarn)
+    return Rotary("half", dimensions, float(base), scaling, factor)
 
 
 def gemma2_scale(m: Model) -> float:
