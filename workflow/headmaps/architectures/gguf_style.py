@@ -5,6 +5,7 @@ Its converter stores norm gains ready to multiply: for Gemma the 1 is added alre
 """
 
 from dataclasses import replace
+from typing import Any
 
 from headmaps.architectures.entry import Architecture, Rule, inverse_root
 from headmaps.architectures.model import Model
@@ -35,7 +36,7 @@ def gemma3_rotary(m: Model) -> Position:
 def _rotary(m: Model, base: float) -> Rotary:
     dimensions = m.get("rope.dimension_count", default=m.d_head)
     kind = m.get("rope.scaling.type", default="none")
-    scaling = None
+    scaling: dict[str, Any] | None = None
     if FREQUENCY_FACTORS in m.names:
         scaling = {"type": "factors"}
     elif kind != "none":
