@@ -53,12 +53,12 @@ def draw_models(table: Columns, matrix: str, kind: str | None, title: str, openi
     text = f"{opening} A line is the mean over a layer's heads; depth 0 is a model's first layer, 1 its last. "
     text += (
         f"Left: the quantity, thin lines its mean under the model's own null ({kind}), which depends on the width of "
-        "the model. Middle: difference from it. Right: mean over the heads of z, each head against its own null. Models "
-        "of different width are to be compared by the middle and the right column."
+        "the model. Middle: difference from it. Right: mean over the heads of z, each against its own null. Models of "
+        "different width are to be compared by the middle and the right column."
         if kind
         else "Without a baseline that all models have, models of different width cannot be compared: chance differs."
     )
-    left, width, height, step, head = 0.5, 1.72, 0.82, 1.14, 0.32
+    left, width, height, step, head = 0.5, 1.72, 0.82, 1.27, 0.2
     sheet = Sheet(head + len(MAIN) * step + 0.3, title, text)
     marks = [
         Line2D([], [], color=style_of(i)[0], ls=style_of(i)[1], label=captions.listed([name]))
@@ -162,13 +162,16 @@ def _random_line(axes: Axes, table: Columns, rows: NDArray[np.bool_], column: st
 
 # --- two checkpoints ----------------------------------------------------------------------------------------------
 
+ROUNDING = 1e-9
+"""Changes below it are rounding; their panel takes a scale on which they are nothing."""
+
 PAIR_PANELS = (
     ("weight_change", "change of the weights, relative"),
     ("self_mean_change", "self (mean), change"),
     ("rotation_mean_change", "rotation (mean), change"),
     ("ortho_mean_change", "ortho (mean), change"),
-    ("input_angle_mean", "angle between input subspaces (degrees)"),
-    ("output_angle_mean", "angle between output subspaces (degrees)"),
+    ("input_angle_mean", "angle of input subspaces (degrees)"),
+    ("output_angle_mean", "angle of output subspaces (degrees)"),
 )
 
 
@@ -209,5 +212,5 @@ def draw_pair(table: Columns, matrix: str, title: str, opening: str) -> Sheet:
 def _limits(values: Float, signed: bool) -> tuple[float, float]:
     there = values[np.isfinite(values)]
     high = float(np.abs(there).max()) if there.size else 0.0
-    high = high if high > 0 else 1.0
+    high = high if high > ROUNDING else 1.0
     return (-high, high) if signed else (0.0, high)

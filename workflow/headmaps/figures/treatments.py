@@ -33,8 +33,8 @@ def caption(names: Sequence[str], frame: str, unmoved: Sequence[str]) -> str:
     text = (
         f"{frame} A mark is one head: along, its value under {names[0]}; up, under the other treatment. On the "
         "diagonal nothing moves. gain: the gains of the norms folded into the weights; and_center: the mean over "
-        "d_model taken out of what is read, as a LayerNorm does; and_write: also out of what is written, which the next "
-        "LayerNorm cannot see. Raw weights compare W_V after the norm's gain with W_O in residual coordinates."
+        "d_model taken out of what is read, as a LayerNorm does; and_write: also out of what is written, which the "
+        "next LayerNorm cannot see. Raw weights compare W_V after the norm's gain with W_O in residual coordinates."
     )
     return text + (f" Without any effect on this matrix: {', '.join(unmoved)}." if unmoved else "")
 

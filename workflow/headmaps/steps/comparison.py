@@ -2,8 +2,8 @@
 
 Spec: `name`, `kind` (models | training | pair), `models` (their names, in the order of all lists of files),
 `layer_norm`, `matrices` (those drawn). `--tables` are the models' heads.csv. A pair also needs `--first` and
-`--second`: the two models' head folders, one a layer, ascending. `--outputs` are the tables of `TABLES[kind]` in that order;
-`--figures` all formats of the first matrix, then of the next.
+`--second`: the two models' head folders, one a layer, ascending. `--outputs` are the tables of `TABLES[kind]` in that
+order; `--figures` all formats of the first matrix, then of the next.
 """
 
 from collections.abc import Sequence
