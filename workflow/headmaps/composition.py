@@ -91,12 +91,13 @@ def ways_of(geometry: Geometry) -> list[Way]:
 
 def writers_of(heads: LayerHeads, geometry: Geometry, treatment: str) -> Writers:
     """The output side of a layer's value matrices under a norm treatment."""
-    vectors, sigma = [], []
-    for A, B, factors in LayerFactors(heads, geometry, "value", treatment):
-        found = decompose(A, B, factors)
-        vectors.append(found.output_vectors(B))
-        sigma.append(found.sigma)
-    return Writers(np.stack(vectors), np.stack(sigma))
+    factors = LayerFactors(heads, geometry, "value", treatment)
+    vectors = np.empty((geometry.n_heads, factors.rank, geometry.d_model))
+    sigma = np.empty(vectors.shape[:2])
+    for head, (A, B, known) in enumerate(factors):
+        found = decompose(A, B, known)
+        vectors[head], sigma[head] = found.output_vectors(B), found.sigma
+    return Writers(vectors, sigma)
 
 
 def readers_of(heads: LayerHeads, geometry: Geometry, treatment: str) -> dict[str, Readers]:
