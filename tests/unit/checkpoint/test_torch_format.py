@@ -172,6 +172,7 @@ def test_archives_that_torch_does_not_write_are_refused() -> None:
         bomb: "compressed or encrypted",
         torch_bytes(state_dict_program({"w": W}), {"0": bytes(16)}, byteorder=b"big"): "big-endian",
         zip_bytes({"archive/data/0": bytes(16)}): "0 files data.pkl",
+        b"PK\x03\x04" + zip_bytes({}): "0 files data.pkl",
         zip_bytes({"a/data.pkl": b"", "b/data.pkl": b""}): "2 files data.pkl",
         zip_bytes({"../data.pkl": b"", "a": b""}): "leaves its folder",
         zip_bytes({"/etc/data.pkl": b""}): "leaves its folder",

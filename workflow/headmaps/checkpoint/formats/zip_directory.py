@@ -144,7 +144,7 @@ def _large_fields(extra: bytes, values: list[int], where: str) -> list[int]:
 def _in_order(found: list[tuple[int, str, int]], directory: int, where: str) -> dict[str, Member]:
     """The entries by name, each known to end before the next begins."""
     members: dict[str, Member] = {}
-    limits = [header for header, _, _ in found[1:]] + [directory]
+    limits = [*(header for header, _, _ in found), directory][1:]
     for (header, name, size), limit in zip(found, limits, strict=True):
         if name in members:
             raise _malformed(f"the entry {name} is present twice", where)
