@@ -1,13 +1,17 @@
 """How far the heads of two checkpoints have moved apart: angles between their subspaces, and change of weights."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headmaps.comparison import Columns, Member, changes, shared_matrices
 from headmaps.decomposition import decompose
+from headmaps.errors import ResultError
 from headmaps.geometry import Geometry
-from headmaps.heads import LayerHeads
+from headmaps.heads import LayerHeads, read_layer_heads
 from headmaps.layer_factors import LayerFactors
 
 Array = NDArray[Any]
@@ -79,3 +83,38 @@ def layer_subspaces(
             row += [side.mean(), side.max()] if side.size else [np.nan, np.nan]
         rows.append(row)
     return dict(zip(COLUMNS, np.array(rows, dtype=np.float64).T, strict=True))
+
+
+def pair_table(one: Member, two: Member, layer_norm: str, first: Sequence[Path], second: Sequence[Path]) -> Columns:
+    """changes.csv: `comparison.changes` with `COLUMNS` after the keys; one layer of each model is read at a time.
+
+    Args:
+        one: the first model (base).
+        two: the second (fine-tuned), of the same shape.
+        layer_norm: norm treatment of both.
+        first: the first model's head folders, one a layer, ascending.
+        second: the second's.
+
+    Raises:
+        ConfigError: the shapes differ.
+        ResultError: a folder is missing, or the tables' rows differ.
+    """
+    table, layers = changes(one, two), one.geometry.layers
+    if not len(layers) == len(first) == len(second):
+        what = f"{len(first)} and {len(second)} head folders were given for {len(layers)} layers"
+        raise ResultError(what, where="--first, --second", expected="one for each layer, ascending")
+    found: Columns = {name: np.full(len(table["head"]), np.nan) for name in COLUMNS}
+    for layer, old, new in zip(layers, first, second, strict=True):
+        pair = read_layer_heads(old, one.geometry), read_layer_heads(new, two.geometry)
+        for matrix in shared_matrices([one, two]):
+            rows = (table["matrix"] == matrix) & (table["layer"] == layer)
+            for name, values in layer_subspaces(*pair, one.geometry, matrix, layer_norm).items():
+                found[name][rows] = values[table["head"][rows]]
+    keys = {name: table[name] for name in ("matrix", "layer", "head")}
+    return keys | found | {name: values for name, values in table.items() if name not in keys}
+
+
+def rows_of_largest(table: Columns, column: str, count: int) -> Columns:
+    """The rows with the largest values of a column, largest first, NaN last; equal ones in the table's order."""
+    order = np.argsort(-np.nan_to_num(table[column], nan=-np.inf), kind="stable")[:count]
+    return {name: values[order] for name, values in table.items()}

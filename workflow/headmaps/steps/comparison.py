@@ -84,6 +84,7 @@ def tables_of(
     """
     from headmaps.comparison import layer_means, model_means, onsets, trajectories
     from headmaps.errors import ConfigError
+    from headmaps.subspaces import pair_table, rows_of_largest
 
     if wanted == "models":
         return [layer_means(models), model_means(models)]
@@ -96,36 +97,8 @@ def tables_of(
     if len(models) != 2:
         what = f"a comparison of kind `pair` has two models, not {len(models)}"
         raise ConfigError(what, where="comparisons", do="name the base model first, then the fine-tuned one")
-    return pair_tables(models[0], models[1], layer_norm, first, second)
-
-
-def pair_tables(
-    one: "Member", two: "Member", layer_norm: str, first: Sequence[Path], second: Sequence[Path]
-) -> "list[Columns]":
-    """changes.csv with subspace angles, and its rows of the heads whose weights changed most."""
-    import numpy as np
-
-    from headmaps.comparison import changes, shared_matrices
-    from headmaps.errors import ResultError
-    from headmaps.heads import read_layer_heads
-    from headmaps.subspaces import COLUMNS, layer_subspaces
-
-    table = changes(one, two)
-    layers = one.geometry.layers
-    if not len(layers) == len(first) == len(second):
-        what = f"{len(first)} and {len(second)} head folders were given for {len(layers)} layers"
-        raise ResultError(what, where="--first, --second", expected="one for each layer, ascending")
-    found: dict[str, Any] = {name: np.full(len(table["head"]), np.nan) for name in COLUMNS}
-    for layer, old, new in zip(layers, first, second, strict=True):
-        pair = read_layer_heads(old, one.geometry), read_layer_heads(new, two.geometry)
-        for matrix in shared_matrices([one, two]):
-            rows = (table["matrix"] == matrix) & (table["layer"] == layer)
-            for name, values in layer_subspaces(*pair, one.geometry, matrix, layer_norm).items():
-                found[name][rows] = values[table["head"][rows]]
-    keys = {name: table[name] for name in ("matrix", "layer", "head")}
-    table = keys | found | {name: values for name, values in table.items() if name not in keys}
-    order = np.argsort(-np.nan_to_num(table["weight_change"], nan=-1.0), kind="stable")[:MOST_CHANGED]
-    return [table, {name: values[order] for name, values in table.items()}]
+    table = pair_table(models[0], models[1], layer_norm, first, second)
+    return [table, rows_of_largest(table, "weight_change", MOST_CHANGED)]
 
 
 if __name__ == "__main__":
