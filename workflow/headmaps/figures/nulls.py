@@ -129,7 +129,7 @@ def _ratios(axes: Axes, found: Sequence[Against]) -> None:
     axes.axhline(1.0, color="0.3", lw=0.7, ls=(0, (4, 2)))
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_locator(LogLocator(base=2))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value >= 1 else f"1/{1 / value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.legend(handles=marks, loc="upper left", ncols=3, handlelength=2.2, columnspacing=1.0, borderaxespad=0.1)
     low, high = axes.get_ylim()

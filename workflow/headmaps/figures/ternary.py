@@ -147,7 +147,7 @@ def _frame(axes: Any, low: Array, size: float) -> None:
         axis.set_ticks(places, [f"{place:.2f}" if step < 0.1 else f"{place:.1f}" for place in places])
         axis.set_label_coords(x, y)  # a place of our own: finding one is most of the drawing time otherwise
         outward = np.array([np.sin(np.radians(-angle)), np.cos(np.radians(angle))]) * (1 if angle else -1)
-        right, up = 0.4 * outward  # inches
+        right, up = 0.47 * outward  # inches
         transform = axes.transAxes + ScaledTranslation(right, up, axes.figure.dpi_scale_trans)
         axes.text(x, y, label, transform=transform, rotation=angle, ha="center", va="center", size=8)
     axes.set_title("", y=1.0)  # likewise
