@@ -1,6 +1,6 @@
 """Results of a made-up model, in the files and columns of real ones, with planted heads that tests can look for.
 
-    python -m browser.synthetic FOLDER --layers 80 --heads 64 --d-model 8192 --rank 128
+python -m browser.synthetic FOLDER --layers 80 --heads 64 --d-model 8192 --rank 128
 """
 
 import argparse
@@ -107,7 +107,7 @@ def write_csv(path: Path, columns: dict[str, Array]) -> None:
     """heads.csv: numbers as the shortest text that reads back the same, what does not exist as an empty cell."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = zip(*(values.tolist() for values in columns.values()), strict=True)
-    lines = [",".join("" if cell != cell else str(cell) for cell in row) for row in rows]
+    lines = [",".join("" if str(cell) == "nan" else str(cell) for cell in row) for row in rows]
     path.write_text("\n".join([",".join(columns), *lines]) + "\n", encoding="utf-8")
 
 
@@ -155,7 +155,9 @@ def write_results(folder: Path, shape: Shape, treatments: Sequence[str] = ("raw"
         tables = folder / treatment / "tables"
         write_csv(tables / "heads.csv", {name: np.concatenate([row[name] for row in rows]) for name in rows[0]})
         joined = {name: np.concatenate([pair[name] for pair in pairs]) for name in pairs[0]}
-        pq.write_table(pa.table({name: pa.array(values) for name, values in joined.items()}), tables / "vectors.parquet")
+        pq.write_table(
+            pa.table({name: pa.array(values) for name, values in joined.items()}), tables / "vectors.parquet"
+        )
 
 
 def atlas_arguments(folder: Path, model: str, treatments: Sequence[str] = ("raw",)) -> list[str]:

@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from headmaps.atlas.data import MATRICES, describe_quantities
+from headmaps.atlas.columns import describe_quantities
+from headmaps.atlas.data import MATRICES
 from headmaps.atlas.packing import pack_single
 from headmaps.atlas.results import Float, grid_of, read_heads_csv
 from headmaps.errors import ResultError
+from headmaps.factor_quantities import FACTOR_REGISTRY
 from headmaps.geometry import Geometry
 from headmaps.quantities import REGISTRY
 
 TITLE = "Attention heads"
+
+COMPARED = (*REGISTRY, *FACTOR_REGISTRY)
+"""Quantities that the page compares."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class IndexData:
         self.columns: list[dict[str, Float]] = []
         for model in models:
             numbers, _ = read_heads_csv(model.heads_csv, grid_of(model.geometry, model.matrices))
-            self.columns.append({name: numbers[name] for name in REGISTRY if name in numbers})
+            self.columns.append({name: numbers[name] for name in COMPARED if name in numbers})
 
     def manifest(self) -> dict[str, Any]:
         """The small facts, as plain JSON values."""
@@ -75,7 +80,7 @@ class IndexData:
                 for model, columns in zip(self.models, self.columns, strict=True)
             ],
             "matrices": [[name, MATRICES[name][0]] for name in matrices],
-            "quantities": [entry for entry in describe_quantities() if entry["name"] in there],
+            "quantities": describe_quantities([name for name in COMPARED if name in there]),
         }
 
     def blocks(self) -> Iterator[tuple[str, str]]:

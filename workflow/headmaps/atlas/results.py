@@ -1,4 +1,4 @@
-"""Reads what the atlas shows of one model: heads.csv, vectors.parquet and the decompositions, onto one grid of heads."""
+"""Reads what the atlas shows of a model: heads.csv, vectors.parquet and the decompositions, on one grid of heads."""
 
 import csv
 import math
@@ -128,7 +128,9 @@ def read_pairs(path: Path, grid: Grid) -> dict[str, list[Float]]:
         if not known.all():
             wrong = chosen[int(np.flatnonzero(~known)[0])]
             row = {key: column[key][wrong].item() for key in ("layer", "head", "index")}
-            raise ResultError(f"the table of pairs has a row of no {name} head: {row}", where=str(path), do="run snakemake")
+            raise ResultError(
+                f"the table of pairs has a row of no {name} head: {row}", where=str(path), do="run snakemake"
+            )
         for quantity in PAIR_COLUMNS:
             values = np.full((len(grid.layers), grid.n_heads, rank), np.nan)
             values[row_of_layer[layer], head, index] = column[quantity][chosen]
@@ -155,6 +157,8 @@ def read_decomposition(path: Path, sigma: Float) -> dict[str, NDArray[Any]]:
             raise ResultError(f"{name} has shape {found}", where=str(path), expected=str(shape), do="run snakemake")
     there = np.isfinite(sigma)
     if not np.allclose(arrays["sigma"][there], sigma[there], rtol=1e-5, atol=0):
-        what = "the singular values differ from those in the table of pairs: they are not of the same run, layer or matrix"
+        what = (
+            "the singular values differ from those in the table of pairs: they are not of the same run, layer or matrix"
+        )
         raise ResultError(what, where=str(path), do="run snakemake")
     return arrays

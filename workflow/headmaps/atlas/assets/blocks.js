@@ -68,6 +68,25 @@ async function float64Block(name) {
 }
 
 /**
+ * A column that follows from two others: what they predict, in the bits of which the stored ones are changed.
+ * @param {string} name
+ * @param {string} operation
+ * @param {Float64Array} left
+ * @param {Float64Array} right
+ * @returns {Promise<Float64Array>}
+ */
+async function predictedBlock(name, operation, left, right) {
+  const change = new Uint32Array(joinPlanes(await inflate(await blockText(name)), 8));
+  const values = left.map((value, i) => {
+    const guess = operation === "-" ? value - right[i] : value / right[i];
+    return Number.isNaN(guess) ? 0 : guess;
+  });
+  const bits = new Uint32Array(values.buffer);
+  for (let i = 0; i < bits.length; i++) bits[i] ^= change[i];
+  return values;
+}
+
+/**
  * @param {string} name
  * @returns {Promise<Float32Array>}
  */

@@ -29,13 +29,13 @@ function columnGroups(columns) {
   /** @type {Map<string, [string, string][]>} */
   const groups = new Map([["Measured", []]]);
   const titles = /** @type {Record<string, string>} */ ({
-    z: "z-scores", difference: "differences", ratio: "ratios", p: "p-values", p_adjusted: "adjusted p-values",
+    precision: "changes by storage", z: "z-scores", difference: "differences", ratio: "ratios", p: "p-values", p_adjusted: "adjusted p-values",
     mean: "means of the draws", sd: "standard deviations of the draws", draws: "number of draws",
   });
   const order = ["", ...Object.keys(titles)];
   const sorted = [...columns].sort((a, b) => order.indexOf(a.statistic) - order.indexOf(b.statistic));
   for (const column of sorted) {
-    const title = column.kind ? `Against ${column.kind}: ${titles[column.statistic]}` : "Measured";
+    const title = column.statistic === "precision" ? "Change under storage rounding" : column.kind ? `Against ${column.kind}: ${titles[column.statistic]}` : "Measured";
     if (!groups.has(title)) groups.set(title, []);
     groups.get(title)?.push([column.name, column.label]);
   }

@@ -1,9 +1,9 @@
 /** The model of this page: its facts, and its numbers decoded when they are asked for. */
 
 /**
- * @typedef {{name: string, label: string, long: string, input: string, output: string, rank: number}} Matrix
+ * @typedef {{name: string, label: string, long: string, input: string, output: string, rank: number, comparable: boolean}} Matrix
  * @typedef {{name: string, columns: string[], words: Record<string, string[]>, drawn: boolean}} Treatment
- * @typedef {{name: string, label: string, quantity: string, kind: string, statistic: string, diverging: boolean}} Column
+ * @typedef {{name: string, label: string, quantity: string, kind: string, statistic: string, diverging: boolean, predicted: ([string, string, string] | null)[]}} Column
  * @typedef {{name: string, label: string, formula: string, meaning: string, range: string, source: string, unit: string}} Quantity
  * @typedef {{matrix: number, layer: number, head: number}} Place numbers of a matrix, a layer and a head in the page's order
  */
@@ -52,7 +52,12 @@ const data = {
     if (name === "layer") return Float64Array.from(range(this.size), (i) => this.layers[this.place(i).layer]);
     if (name === "head") return Float64Array.from(range(this.size), (i) => this.place(i).head);
     if (!this.treatments[treatment].columns.includes(name)) return new Float64Array(this.size).fill(NaN);
-    return this.block(`column-${treatment}-${name}`, float64Block);
+    const rule = this.columnOf.get(name)?.predicted[treatment];
+    if (!rule) return this.block(`column-${treatment}-${name}`, float64Block);
+    return this.block(`column-${treatment}-${name}`, async (block) => {
+      const [left, right] = await Promise.all(rule.slice(1).map((other) => this.column(treatment, other)));
+      return predictedBlock(block, rule[0], left, right);
+    });
   },
 
   /**

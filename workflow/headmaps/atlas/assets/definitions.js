@@ -17,8 +17,8 @@ function definitionsView() {
     make("div", { class: "entry", id: `define-${name}`, tabindex: -1 }, make("dt", {}, title), make("dd", {}, ...words));
   const quantities = Object.entries(data.quantities).map(([name, q]) =>
     entry(name, q.label, [
-      q.meaning, make("br"), make("code", {}, q.formula), make("br"),
-      make("span", { class: "small" }, `Column ${name}. Range ${q.range}${q.unit ? `, in units of ${q.unit}` : ""}. Source: ${q.source}.`),
+      q.meaning, make("br"), ...(q.formula ? [make("code", {}, q.formula), make("br")] : []),
+      make("span", { class: "small" }, `Column ${name}.${q.range ? ` Range ${q.range}${q.unit ? `, in units of ${q.unit}` : ""}. Source: ${q.source}.` : ""}`),
     ]),
   );
   const root = make(

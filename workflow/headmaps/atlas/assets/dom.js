@@ -25,6 +25,8 @@ function link(address, ...children) {
   return make("a", { href: address }, ...children);
 }
 
+let chosenIds = 0;
+
 /**
  * A labelled drop-down list whose choices can be replaced.
  * @param {string} label
@@ -32,10 +34,11 @@ function link(address, ...children) {
  * @returns {{root: HTMLElement, set: (groups: {label: string, options: [string, string][]}[], value: string) => void}}
  */
 function chooser(label, onchange) {
-  const select = /** @type {HTMLSelectElement} */ (make("select", { onchange: () => onchange(select.value) }));
+  const id = `choose-${(chosenIds += 1)}`;
+  const select = /** @type {HTMLSelectElement} */ (make("select", { id, onchange: () => onchange(select.value) }));
   let shown = "";
   return {
-    root: make("label", { class: "control" }, make("span", {}, label), select),
+    root: make("div", { class: "control" }, make("label", { for: id }, label), select),
     set(groups, value) {
       const key = JSON.stringify(groups);
       if (key !== shown) {

@@ -48,7 +48,7 @@ function headView() {
     await drawSpectrum(spectrum, shown, random);
     if (await app.yields()) return;
     await drawEigenvalues(eigenvalues, shown);
-    numbers.replaceChildren(numbersTable(state, place, columns));
+    numbers.replaceChildren(...numbersTable(state, place, columns));
     data.prefetch(drawn, place);
   }
   return { root, update, title: "Head", keys: true };

@@ -9,23 +9,28 @@ const BIAS_DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 /**
  * Sizes in pixels of the map's parts; the same for every head of a matrix, so that nothing moves between heads.
  * @param {number} width
- * @param {{input: string[], output: string[]}} biases
+ * @param {{input: string[], output: string[], band: boolean}} biases
  */
 function headmapSizes(width, biases) {
   const narrow = width < 520;
   const margin = { l: narrow ? 44 : 56, r: narrow ? 8 : 16, t: narrow ? 74 : 56, b: 104 };
   const gap = narrow ? 8 : 12;
   const strip = narrow ? 40 : 72;
-  const leftStrips = biases.output.length ? 2 : 1;
+  const leftStrips = biases.output.length || biases.band ? 2 : 1;
   const side = width - margin.l - margin.r - leftStrips * (strip + gap);
   const tall = narrow ? 96 : 140;
-  const top = tall + gap + (biases.input.length ? strip + gap : 0);
+  const top = tall + gap + (biases.input.length || biases.band ? strip + gap : 0);
   return { narrow, margin, gap, strip, leftStrips, side, tall, width, innerWidth: width - margin.l - margin.r, innerHeight: side + top };
 }
 
 /** Names of the lines of a side: `bias_input_b_O` -> side input, vector b_O. */
 function biasNames(/** @type {string} */ side, /** @type {(name: string) => Float32Array} */ of) {
   return data.pairs.filter((name) => name.startsWith(`bias_${side}`) && of(name).some(Number.isFinite));
+}
+
+/** Whether sampled hidden states give a band. */
+function hasBand(/** @type {(name: string) => Float32Array} */ of) {
+  return data.pairs.includes("band_input_low") && of("band_input_low").some(Number.isFinite);
 }
 
 /** @param {string} name */
@@ -41,7 +46,8 @@ function biasLabel(name) {
 async function drawHeadmap(plot, state, head) {
   const c = colors();
   const matrix = data.matrices[head.place.matrix];
-  const biases = { input: biasNames("input", head.of), output: biasNames("output", head.of) };
+  const band = hasBand(head.of);
+  const biases = { input: biasNames("input", head.of), output: biasNames("output", head.of), band };
   const sizes = headmapSizes(plot.width(), biases);
   const axes = headmapAxes(sizes, matrix, biases);
   const traces = [heatTrace(head, sizes), ...topTraces(head, biases), ...leftTraces(head, biases)];
@@ -58,7 +64,8 @@ async function drawHeadmap(plot, state, head) {
       definition("overlap_mean", "overlap"), ". Above: sigma, and sigma times ", definition("self_mean", "self"), ", ",
       definition("ortho_mean", "ortho"), " and ", definition("rotation_mean", "rotation"), " of each pair. Left: sigma, with a dashed line at 1.",
       biases.input.length + biases.output.length ? " Purple: bias vectors projected on the input and output vectors." : " The checkpoint has no bias here.",
-      " Z is kept to the nearest 0.001. The band of sampled hidden states needs a forward pass and is not drawn.",
+      band ? " Brown: the 0.01 to 0.99 quantiles of sampled hidden states on them." : " The band of hidden states is left out: no sampled states were given.",
+      matrix.comparable ? " Z is kept to the nearest 0.001." : " The two sides are different streams, so that Z does not exist.",
       state.treatment !== drawnTreatment(state) ? ` Drawn for ${data.treatments[drawnTreatment(state)].name} weights: the others' maps would make this page too large.` : "",
     ],
   });
@@ -79,7 +86,7 @@ function heatTrace(head, sizes) {
 /**
  * @param {ReturnType<typeof headmapSizes>} sizes
  * @param {Matrix} matrix
- * @param {{input: string[], output: string[]}} biases
+ * @param {{input: string[], output: string[], band: boolean}} biases
  */
 function headmapAxes(sizes, matrix, biases) {
   const { innerWidth, innerHeight, side, gap, tall, strip, leftStrips } = sizes;
@@ -95,13 +102,13 @@ function headmapAxes(sizes, matrix, biases) {
     xaxis2: axis({ domain: across(left - strip - gap, strip), ...turned, title: "σ" }),
   };
   if (leftStrips > 1) axes.xaxis3 = axis({ domain: across(0, strip), ...turned, rangemode: "normal", zeroline: true, zerolinecolor: colors().muted, title: "bias" });
-  if (biases.input.length) axes.yaxis3 = axis({ domain: up(side + tall + 2 * gap, strip), anchor: "x", nticks: 3, zeroline: true, zerolinecolor: colors().muted });
+  if (biases.input.length || biases.band) axes.yaxis3 = axis({ domain: up(side + tall + 2 * gap, strip), anchor: "x", nticks: 3, zeroline: true, zerolinecolor: colors().muted });
   return axes;
 }
 
 /**
  * @param {HeadData} head
- * @param {{input: string[], output: string[]}} biases
+ * @param {{input: string[], output: string[], band: boolean}} biases
  */
 function topTraces(head, biases) {
   const c = colors();
@@ -121,13 +128,30 @@ function topTraces(head, biases) {
     line("σ self", times((i) => Math.abs(overlap[i])), c.self, "dash"),
     line("σ ortho", times((i) => head.of("ortho")[i]), c.ortho, "solid"),
     line("σ rotation", times((i) => head.of("rotation")[i]), c.rotation, "dot"),
+    ...(biases.band ? bandTraces(head, "input") : []),
     ...biasLines,
   ];
 }
 
 /**
+ * The closed outline of the band on one side.
  * @param {HeadData} head
- * @param {{input: string[], output: string[]}} biases
+ * @param {"input" | "output"} side
+ */
+function bandTraces(head, side) {
+  const low = Array.from(head.of(`band_${side}_low`));
+  const high = Array.from(head.of(`band_${side}_high`));
+  const along = [...range(low.length), ...range(low.length).reverse()];
+  const across = [...low, ...high.reverse()];
+  const places = side === "input" ? { x: along, y: across, yaxis: "y3" } : { x: across, y: along, xaxis: "x3" };
+  return [{
+    type: "scatter", mode: "none", name: "hidden states", ...places, fill: "toself", fillcolor: `${colors().band}66`, showlegend: side === "input", hoverinfo: "skip",
+  }];
+}
+
+/**
+ * @param {HeadData} head
+ * @param {{input: string[], output: string[], band: boolean}} biases
  */
 function leftTraces(head, biases) {
   const c = colors();
@@ -140,6 +164,7 @@ function leftTraces(head, biases) {
       hovertemplate: "output vector %{y}<br>σ %{x:.4g}<extra></extra>",
     },
     { type: "scatter", mode: "lines", x: [1, 1], y: [0, sigma.length - 1], xaxis: "x2", showlegend: false, hoverinfo: "skip", line: { color: c.muted, dash: "dash", width: 1 } },
+    ...(biases.band ? bandTraces(head, "output") : []),
     ...biases.output.map((name, i) => ({
       type: "scatter", mode: "lines", name: biasLabel(name), x: Array.from(head.of(name)), y: index, xaxis: "x3", showlegend: !shared.has(biasLabel(name)),
       line: { color: c.bias, width: 1.4, dash: BIAS_DASHES[i % BIAS_DASHES.length] }, hovertemplate: `output vector %{y}<br>${biasLabel(name)} %{x:.4g}<extra></extra>`,

@@ -15,6 +15,6 @@ function makingView() {
     "details", { class: "card" }, make("summary", {}, `The ${formatCount(files.length)} results files behind this page, with their sha256`),
     make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Files and hashes" }, make("table", { class: "numbers" }, make("tbody", {}, ...files.map((/** @type {{file: string, sha256: string}} */ f) => make("tr", {}, make("th", { scope: "row" }, f.file), make("td", {}, make("code", {}, f.sha256))))))),
   );
-  const root = make("section", {}, make("div", { class: "columns" }, ...facts, ...notes), json("Configuration", config), json("Geometry", geometry), hashes);
+  const root = make("section", {}, make("div", { class: "masonry" }, ...facts, ...notes), json("Configuration", config), json("Geometry", geometry), hashes);
   return { root, update: async () => {}, title: "How this was made", keys: false };
 }

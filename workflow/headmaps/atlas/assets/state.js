@@ -3,7 +3,7 @@
 /**
  * @typedef {{
  *   view: string, q: string, layer: number, head: number, matrix: number, treatment: number,
- *   sel: string, weighted: boolean, zoom: boolean, sort: string, down: boolean, page: number,
+ *   sel: string, weighted: boolean, range: string, zoom: boolean, sort: string, down: boolean, page: number,
  *   find: string, where: string, cols: string, only: boolean, of: string,
  * }} State layer, matrix and treatment by their place in the page's lists
  */
@@ -13,7 +13,7 @@ const VIEWS = ["overview", "scatter", "histogram", "head", "table", "making", "d
 /** @type {State} */
 const DEFAULTS = {
   view: "overview", q: "self_mean", layer: 0, head: 0, matrix: 0, treatment: 0,
-  sel: "", weighted: true, zoom: true, sort: "layer", down: false, page: 1,
+  sel: "", weighted: true, range: "auto", zoom: true, sort: "layer", down: false, page: 1,
   find: "", where: "", cols: "", only: false, of: "",
 };
 
@@ -27,8 +27,10 @@ const CODECS = /** @type {Record<string, {write: (v: any) => string, read: (text
   },
   head: { write: String, read: (text) => (/^\d+$/.test(text) && Number(text) < data.heads ? Number(text) : null) },
   q: { write: String, read: (text) => (data.columnOf.has(text) ? text : null) },
+  sort: { write: String, read: (text) => (["layer", "head", "matrix"].includes(text) || data.columnOf.has(text) ? text : null) },
   page: { write: String, read: (text) => (/^[1-9]\d*$/.test(text) ? Number(text) : null) },
-  flag: { write: (on) => (on ? "yes" : "no"), read: (text) => ({ yes: true, no: false })[text] ?? null },
+  range: { write: String, read: (text) => (["auto", "one", "all"].includes(text) ? text : null) },
+  flag: { write: (on) => (on ? "yes" : "no"), read: (text) => (text === "yes" || text === "no" ? text === "yes" : null) },
   text: { write: String, read: (text) => text },
 });
 
@@ -40,7 +42,7 @@ function found(place) {
 /** @param {string} key */
 function codec(key) {
   const kind = typeof DEFAULTS[/** @type {keyof State} */ (key)] === "boolean" ? "flag" : "text";
-  return CODECS[key] ?? CODECS[kind];
+  return Object.hasOwn(CODECS, key) ? CODECS[key] : CODECS[kind];
 }
 
 /**
@@ -54,7 +56,7 @@ function parseHash(hash) {
   if (path && !VIEWS.includes(path)) faults.push(`view ${path}`);
   else if (path) state.view = path;
   for (const [key, text] of new URLSearchParams(query)) {
-    const value = key in DEFAULTS && key !== "view" ? codec(key).read(text) : null;
+    const value = Object.hasOwn(DEFAULTS, key) && key !== "view" ? codec(key).read(text) : null;
     if (value === null) faults.push(`${key} ${text}`);
     else /** @type {any} */ (state)[key] = value;
   }

@@ -31,6 +31,13 @@ function headWords(state, place, columns) {
       ...(Number.isNaN(value(`self_mean_${kind}_p`)) ? [] : [", p = ", number(`self_mean_${kind}_p`)]), ".",
     ));
   }
+  const unresolved = value("unresolved_pairs");
+  if (unresolved > 0) {
+    paragraphs.push(make(
+      "p", {}, number("unresolved_pairs"), ` of its pairs have singular values closer than the stored precision tells apart (`,
+      definition("unresolved_pairs", "unresolved pairs"), "): their vectors are determined only together.",
+    ));
+  }
   const place_ = rankOf(columns.self_mean, place);
   paragraphs.push(make("p", {}, `By mean self it is ${ordinal(place_.rank)} of ${formatCount(place_.of)} heads.`));
   return paragraphs;
@@ -81,20 +88,31 @@ function numbersTable(state, place, columns) {
   const i = data.index(place);
   const kinds = baselineKinds(state);
   const there = data.treatments[state.treatment].columns;
+  const precise = data.columns.some((c) => c.statistic === "precision" && there.includes(c.name));
   const cell = (/** @type {string} */ name) =>
     make("td", columns[name] ? { class: "number", "data-column": name } : {}, columns[name] ? formatNumber(columns[name][i]) : "");
   const head = make(
     "thead", {},
-    make("tr", {}, ...["Quantity", "Value", "Place"].map((text) => make("th", { scope: "col", rowspan: kinds.length ? 2 : 1 }, text)), ...kinds.map((kind) => make("th", { scope: "colgroup", colspan: 3, class: "over" }, kind))),
+    make("tr", {}, ...["Quantity", "Value", ...(precise ? ["Storage"] : []), "Place"].map((text) => make("th", { scope: "col", rowspan: kinds.length ? 2 : 1 }, text)), ...kinds.map((kind) => make("th", { scope: "colgroup", colspan: 3, class: "over" }, kind))),
     ...(kinds.length ? [make("tr", {}, ...kinds.flatMap(() => ["mean", "z", "p"].map((text) => make("th", { scope: "col" }, text))))] : []),
   );
-  const rows = data.columns.filter((c) => !c.kind && there.includes(c.name)).map((column) => {
+  const rows = data.columns.filter((c) => !c.statistic && there.includes(c.name)).flatMap((column) => {
     const { rank, of } = rankOf(columns[column.name], place);
+    if (!of) return []; // a quantity of the other matrix
     const nothing = Number.isNaN(columns[column.name][i]) || !differs(columns[column.name]);
-    return make(
-      "tr", {}, make("th", { scope: "row" }, definition(column.name)), cell(column.name), make("td", { class: "number small" }, nothing ? "" : `${rank} / ${of}`),
+    return [make(
+      "tr", {}, make("th", { scope: "row" }, definition(column.name)), cell(column.name),
+      ...(precise ? [cell(`precision_${column.name}`)] : []), make("td", { class: "number small" }, nothing ? "" : `${rank} / ${of}`),
       ...kinds.flatMap((kind) => ["mean", "z", "p"].map((statistic) => cell(`${column.name}_${kind}_${statistic}`))),
-    );
+    )];
   });
-  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "All numbers of this head" }, make("table", { class: "numbers" }, head, make("tbody", {}, ...rows)));
+  const words = [
+    "Place: rank among the heads of this matrix, the largest first. ",
+    precise ? "Storage: how much the number changes under one draw of rounding noise of the stored weights. " : "",
+    kinds.length ? "Under each baseline: mean of its draws, z-score and p-value of this head." : "",
+  ];
+  return [
+    make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "All numbers of this head" }, make("table", { class: "numbers" }, head, make("tbody", {}, ...rows))),
+    make("p", { class: "caption" }, ...words),
+  ];
 }
