@@ -10,11 +10,11 @@ rule haar_pool:
         record="results/{model}/baselines/haar.json",
     log:
         "logs/haar_pool/{model}.log",
-    params:
-        spec=plan.spec_of("haar_pool"),
-    threads: 1
     conda:
         "../../envs/environment.yaml"
+    threads: 1
+    params:
+        spec=plan.spec_of("haar_pool"),
     shell:
         "python -m headmaps.steps.haar_pool --spec {params.spec:q} --geometry {input.geometry:q}"
         " --output {output.arrays:q} --record {output.record:q} > {log:q} 2>&1"
@@ -35,12 +35,12 @@ rule draw_baseline:
         record="results/{model}/{layer_norm}/baselines/{kind}/layer-{layer}.json",
     log:
         "logs/draw_baseline/{model}/{layer_norm}/{kind}/layer-{layer}.log",
+    conda:
+        "../../envs/environment.yaml"
+    threads: 1
     params:
         spec=plan.spec_of("baseline"),
         directory=subpath(input.W_Q, parent=True),
-    threads: 1
-    conda:
-        "../../envs/environment.yaml"
     shell:
         "python -m headmaps.steps.baseline --spec {params.spec:q} --geometry {input.geometry:q}"
         " --heads {params.directory:q} --layer {wildcards.layer}"

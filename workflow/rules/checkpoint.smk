@@ -13,14 +13,14 @@ rule fetch_files:
         files="results/{model}/checkpoint/files.json",
     log:
         "logs/fetch_files/{model}.log",
-    params:
-        spec=plan.spec_of("fetch_files"),
-    threads: 1
-    resources:
-        download=1,
     retries: 2
     conda:
         "../../envs/environment.yaml"
+    threads: 1
+    resources:
+        download=1,
+    params:
+        spec=plan.spec_of("fetch_files"),
     shell:
         "python -m headmaps.steps.fetch_files --spec {params.spec:q} --files {output.files:q} 2>&1 | tee {log:q}"
 
@@ -32,14 +32,14 @@ rule resolve:
         source="results/{model}/checkpoint/source.json",
     log:
         "logs/resolve/{model}.log",
-    params:
-        spec=plan.spec_of("resolve"),
-        files=plan.files_flag,
+    conda:
+        "../../envs/environment.yaml"
     threads: 1
     resources:
         download=1,
-    conda:
-        "../../envs/environment.yaml"
+    params:
+        spec=plan.spec_of("resolve"),
+        files=plan.files_flag,
     shell:
         "python -m headmaps.steps.resolve --spec {params.spec:q} {params.files} --source {output.source:q} > {log:q} 2>&1"
 
@@ -52,13 +52,13 @@ rule fetch_layer:
         record="results/{model}/checkpoint/layer-{layer}.json",
     log:
         "logs/fetch_layer/{model}/layer-{layer}.log",
-    params:
-        spec=plan.spec_of("fetch_layer"),
+    conda:
+        "../../envs/environment.yaml"
     threads: 1
     resources:
         download=plan.download_slots,
-    conda:
-        "../../envs/environment.yaml"
+    params:
+        spec=plan.spec_of("fetch_layer"),
     shell:
         "python -m headmaps.steps.fetch_layer --spec {params.spec:q} --source {input.source:q} --layer {wildcards.layer}"
         " --output {output.tensors:q} --record {output.record:q} > {log:q} 2>&1"

@@ -16,12 +16,12 @@ rule decompose:
         record="results/{model}/{layer_norm}/decomposition/{matrix}/layer-{layer}.json",
     log:
         "logs/decompose/{model}/{layer_norm}/{matrix}/layer-{layer}.log",
+    conda:
+        "../../envs/environment.yaml"
+    threads: 1
     params:
         spec=plan.spec_of("decompose"),
         directory=subpath(input.W_Q, parent=True),
-    threads: 1
-    conda:
-        "../../envs/environment.yaml"
     shell:
         "python -m headmaps.steps.decompose --spec {params.spec:q} --geometry {input.geometry:q}"
         " --heads {params.directory:q} --layer {wildcards.layer}"

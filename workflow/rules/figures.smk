@@ -18,18 +18,22 @@ for drawing in drawings(plan):
                 caption="../report/figure.rst",
                 category=drawing.category,
                 subcategory="{model}",
-                labels={"figure": drawing.job.figure, "part": drawing.job.key, "layer norm": "{layer_norm}"},
+                labels={
+                    "figure": drawing.job.figure,
+                    "part": drawing.job.key,
+                    "layer norm": "{layer_norm}",
+                },
             ),
             record=drawing.record,
-        wildcard_constraints:
-            model=drawing.model_pattern,
         log:
             drawing.log,
-        params:
-            spec=drawing.spec,
-        threads: 1
+        wildcard_constraints:
+            model=drawing.model_pattern,
         conda:
             "../../envs/environment.yaml"
+        threads: 1
+        params:
+            spec=drawing.spec,
         shell:
             "python -m headmaps.steps.figure --spec {params.spec:q} --geometry {input.geometry:q}"
             " --source {input.source:q} --heads-csv {input.table:q} --decompositions {input.decompositions:q}"

@@ -9,11 +9,11 @@ rule geometry:
         geometry="results/{model}/heads/geometry.json",
     log:
         "logs/geometry/{model}.log",
-    params:
-        spec=plan.spec_of("geometry"),
-    threads: 1
     conda:
         "../../envs/environment.yaml"
+    threads: 1
+    params:
+        spec=plan.spec_of("geometry"),
     shell:
         "python -m headmaps.steps.geometry --spec {params.spec:q} --source {input.source:q}"
         " --output {output.geometry:q} > {log:q} 2>&1"
@@ -35,12 +35,12 @@ rule extract_heads:
         record="results/{model}/heads/layer-{layer}.json",
     log:
         "logs/extract_heads/{model}/layer-{layer}.log",
+    conda:
+        "../../envs/environment.yaml"
+    threads: 1
     params:
         spec=plan.spec_of("heads"),
         directory=subpath(output.W_Q, parent=True),
-    threads: 1
-    conda:
-        "../../envs/environment.yaml"
     shell:
         "python -m headmaps.steps.heads --spec {params.spec:q} --geometry {input.geometry:q} --source {input.source:q}"
         " --checkpoint {input.tensors:q} --layer {wildcards.layer} --directory {params.directory:q}"

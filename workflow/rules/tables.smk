@@ -15,11 +15,11 @@ rule make_tables:
         record="results/{model}/{layer_norm}/tables/tables.json",
     log:
         "logs/make_tables/{model}/{layer_norm}.log",
-    params:
-        spec=plan.spec_of("tables"),
-    threads: 1
     conda:
         "../../envs/environment.yaml"
+    threads: 1
+    params:
+        spec=plan.spec_of("tables"),
     shell:
         "python -m headmaps.steps.tables --spec {params.spec:q} --geometry {input.geometry:q}"
         " --decompositions {input.decompositions:q} --baselines {input.baselines:q}"
