@@ -12,9 +12,13 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
+from headmaps.decomposition import decompose_layer
 from headmaps.figures import drawing, names
 from headmaps.figures.style import wrap
+from headmaps.geometry import write_geometry
+from headmaps.records import write_array, write_arrays
 from headmaps.steps import figure as step
+from support.random_heads import a_geometry, a_layer
 from synthetic_figures import SyntheticModel
 
 FORMATS = ["svg", "png"]
@@ -121,6 +125,46 @@ def test_a_damaged_decomposition_is_named(model, tmp_path, capsys):
     with pytest.raises(SystemExit):
         step.main(command)
     assert str(broken) in capsys.readouterr().err
+
+
+def test_given_states_draw_the_band(tmp_path):
+    geometry = a_geometry(matrices=["value"])
+    heads = a_layer(geometry)
+    folder = tmp_path / "heads" / "layer-00"
+    for name in ("W_Q", "W_K", "W_V", "W_O"):
+        write_array(folder / f"{name}.npy", getattr(heads, name))
+    write_arrays(folder / "extras.npz", heads.extras)
+    write_arrays(tmp_path / "layer-00.npz", decompose_layer(heads, geometry, "value"))
+    write_geometry(tmp_path / "geometry.json", geometry)
+    (tmp_path / "source.json").write_text("{}")
+    for name in ("input", "output"):
+        np.save(tmp_path / f"{name}-00.npy", np.random.default_rng(0).standard_normal((50, geometry.d_model)))
+    spec = {"figure": "figure3", "model": "m", "layer_norm": "raw", "layers": [0], "matrices": ["value"]}
+    spec |= {"heads": [[0, 3]], "formats": ["svg"]}
+    output = tmp_path / "figures" / "figure3" / "layer-00-head-03.svg"
+    command = [
+        "--spec",
+        json.dumps(spec),
+        "--geometry",
+        tmp_path / "geometry.json",
+        "--source",
+        tmp_path / "source.json",
+    ]
+    command += [
+        "--decompositions",
+        tmp_path / "layer-00.npz",
+        "--outputs",
+        output,
+        "--record",
+        tmp_path / "record.json",
+    ]
+    step.main([*map(str, command)])
+    assert "left out" in json.loads((tmp_path / "record.json").read_text())["facts"][output.name]["caption"]
+    command += ["--states", tmp_path / "input-00.npy", tmp_path / "output-00.npy", "--heads", folder]
+    step.main([*map(str, command)])
+    assert (
+        "0.01 to 0.99 quantiles" in json.loads((tmp_path / "record.json").read_text())["facts"][output.name]["caption"]
+    )
 
 
 def sheets_of(model, figure, heads="auto"):

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         facts = draw_all(request)
         write_record(given.record, "figure", given.spec, named(given.outputs), facts)
-        small = [given.geometry, given.source] + ([given.heads_csv] if given.heads_csv else [])
+        small = [given.geometry, given.source, *given.states] + ([given.heads_csv] if given.heads_csv else [])
         write_made(given.record, "figure", given.spec, small)
 
 
