@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from browser.conftest import MODELS, SHAPE, TREATMENTS
-from browser.synthetic import atlas_arguments, index_arguments, write_results
+from browser.synthetic import atlas_arguments, geometry_of, index_arguments, write_results
 from headmaps.atlas import columns, packing, page
+from headmaps.atlas.bands import NAMES, States, layer_bands
 from headmaps.atlas.results import Grid, read_heads_csv
 from headmaps.errors import ResultError
 from headmaps.steps import atlas, atlas_index
@@ -163,6 +164,58 @@ def test_a_missing_file_is_counted(results, tmp_path, capsys):
     with pytest.raises(SystemExit):
         atlas_index.main(given)
     assert "1 tables of heads" in capsys.readouterr().err
+
+
+@pytest.fixture
+def states(tmp_path) -> list[States]:
+    """Hidden states and head matrices of every layer, each state a multiple of one vector."""
+    rng = np.random.default_rng(3)
+    H, d, r = SHAPE.n_heads, SHAPE.d_model, SHAPE.rank
+    found = []
+    for layer in SHAPE.layers:
+        folder = tmp_path / f"layer-{layer:02d}"
+        folder.mkdir()
+        for name, shape in {"W_Q": (H, d, r), "W_K": (H, d, r), "W_V": (H, d, r), "W_O": (H, r, d)}.items():
+            np.save(folder / f"{name}.npy", rng.normal(size=shape).astype(np.float32))
+        np.savez(folder / "extras.npz")
+        for side in ("input", "output"):
+            np.save(tmp_path / f"{side}-{layer}.npy", np.linspace(-1, 1, 101)[:, None] * rng.normal(size=d))
+        found.append(States(tmp_path / f"input-{layer}.npy", tmp_path / f"output-{layer}.npy", folder))
+    return found
+
+
+@pytest.mark.parametrize("matrix", ["value", "qk"])
+def test_the_band_holds_the_states_quantiles_on_the_singular_vectors(states, matrix):
+    bands = layer_bands(states[0], geometry_of(SHAPE), "raw", matrix)
+    assert set(bands) == set(NAMES)
+    W = {name: np.load(states[0].heads / f"{name}.npy").astype(float) for name in ("W_Q", "W_K", "W_V", "W_O")}
+    A, B = (W["W_V"][4], W["W_O"][4]) if matrix == "value" else (W["W_Q"][4], W["W_K"][4].T)
+    U, _, Vh = np.linalg.svd(A @ B)
+    read, written = (np.load(path)[-1] for path in (states[0].inputs, states[0].outputs))
+    if matrix == "qk":
+        written = read
+    # multiples of one vector from -1 to 1: the quantiles are 0.98 times its size along each singular vector
+    for side, size in (("input", np.abs(read @ U)[: SHAPE.rank]), ("output", np.abs(Vh @ written)[: SHAPE.rank])):
+        np.testing.assert_allclose(bands[f"band_{side}_high"][4], 0.98 * size, rtol=1e-9)
+        np.testing.assert_allclose(bands[f"band_{side}_low"][4], -0.98 * size, rtol=1e-9)
+
+
+def test_states_of_another_width_are_refused(states, tmp_path):
+    np.save(tmp_path / "input-0.npy", np.zeros((5, 3)))
+    with pytest.raises(ResultError, match=r"shape \(5, 3\)"):
+        layer_bands(states[0], geometry_of(SHAPE), "raw", "value")
+
+
+def test_the_page_draws_the_band_where_states_are_given(results, states, tmp_path, capsys):
+    given = atlas_arguments(results / MODELS[0], MODELS[0])
+    given[given.index("--output") + 1] = str(tmp_path / "atlas.html")
+    given[given.index("--record") + 1] = str(tmp_path / "atlas.json")
+    files = [str(path) for layer in states for path in (layer.inputs, layer.outputs)]
+    atlas.main([*given, "--states", *files, "--heads", *(str(layer.heads) for layer in states)])
+    assert '"band_input_low"' in (tmp_path / "atlas.html").read_text(encoding="utf-8")
+    with pytest.raises(SystemExit):
+        atlas.main([*given, "--states", *files[:-1], "--heads", *(str(layer.heads) for layer in states)])
+    assert "7 files of hidden states for 4 layers" in capsys.readouterr().err
 
 
 def test_only_the_main_treatments_maps_are_kept_where_a_page_would_grow_too_large(results, monkeypatch):

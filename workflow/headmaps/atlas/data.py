@@ -20,7 +20,7 @@ from headmaps.atlas import columns as words
 from headmaps.atlas.bands import NAMES as BANDS
 from headmaps.atlas.bands import States, layer_bands
 from headmaps.atlas.packing import deflate, pack_float64, pack_rounded, pack_thousandths, planes
-from headmaps.atlas.results import Float, Grid, grid_of, read_decomposition, read_heads_csv, read_pairs
+from headmaps.atlas.results import MATRICES, Float, Grid, grid_of, read_decomposition, read_heads_csv, read_pairs
 from headmaps.errors import ResultError
 from headmaps.geometry import Geometry
 from headmaps.haar import gaussian_sigmas, generator, haar_blocks, haar_means
@@ -30,19 +30,6 @@ ROOM = 7_000_000
 """Entries of Z that fit beside the main treatment's before a page grows beyond 25 MB (768 heads of 64 x 64, twice)."""
 
 CLOUD_DRAWS, SPECTRUM_DRAWS = 400, 200
-
-MATRICES = {
-    "value": ("Value", "value matrix W_V W_O", "read from the attended token", "written to the current token"),
-    "qk": ("QK", "query-key matrix W_Q W_K^T", "query (current token)", "key (attended token)"),
-    "qk_nope": (
-        "QK, position-free",
-        "position-free part of W_Q W_K^T",
-        "query (current token)",
-        "key (attended token)",
-    ),
-    "qk_rope": ("QK, rotated", "rotated part of W_Q W_K^T", "query (current token)", "key (attended token)"),
-}
-"""Matrix -> short name, long name, and what its input and output sides are."""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 from headmaps.atlas.columns import describe_quantities
-from headmaps.atlas.data import MATRICES
 from headmaps.atlas.packing import pack_single
-from headmaps.atlas.results import Float, grid_of, read_heads_csv
+from headmaps.atlas.results import MATRICES, Float, grid_of, read_heads_csv
 from headmaps.errors import ResultError
 from headmaps.factor_quantities import FACTOR_REGISTRY
 from headmaps.geometry import Geometry

@@ -17,6 +17,19 @@ from headmaps.records import read_arrays
 Float = NDArray[np.float64]
 
 KEYS = ("layer", "head", "matrix")
+MATRICES = {
+    "value": ("Value", "value matrix W_V W_O", "read from the attended token", "written to the current token"),
+    "qk": ("QK", "query-key matrix W_Q W_K^T", "query (current token)", "key (attended token)"),
+    "qk_nope": (
+        "QK, position-free",
+        "position-free part of W_Q W_K^T",
+        "query (current token)",
+        "key (attended token)",
+    ),
+    "qk_rope": ("QK, rotated", "rotated part of W_Q W_K^T", "query (current token)", "key (attended token)"),
+}
+"""Matrix -> short name, long name, and what its input and output sides are."""
+
 PAIR_COLUMNS = ("sigma", "overlap", "rotation", "ortho", "gap")
 """Columns of vectors.parquet that the page needs (self is |overlap|)."""
 

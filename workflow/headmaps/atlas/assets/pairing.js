@@ -32,7 +32,7 @@ async function drawPairing(plot, state, values, label) {
     {
       type: "scatter", mode: "markers", x: px, y: py,
       marker: paired
-        ? { size: 6, color: px.map((_, i) => a.layers[Math.floor(i / a.heads)]), cmin: 0, cmax: last, colorscale: SEQUENTIAL, line: { width: 0.5, color: c.ground }, colorbar: bottomBar("layer", -0.18) }
+        ? { size: 6, color: px.map((_, i) => a.layers[Math.floor(i / a.heads)]), cmin: 0, cmax: last, colorscale: SEQUENTIAL, line: { width: 0.5, color: theme.dark() ? c.muted : c.ground }, colorbar: bottomBar("layer", -0.18) }
         : { size: 6, color: c.sigma },
       customdata: px.map((_, i) => (paired ? [a.layers[Math.floor(i / a.heads)], i % a.heads] : null)),
       text: px.map((_, i) => `${paired ? `layer ${a.layers[Math.floor(i / a.heads)]}, head ${i % a.heads}` : `quantile ${fractions[i]}`}<br>${a.name} ${formatNumber(px[i])}<br>${b.name} ${formatNumber(py[i])}`),

@@ -137,7 +137,7 @@ function scatterTraces(state, points, cloud, { a, b }) {
       text: points.map((p) => `${headName(p.place)}<br>self ${formatNumber(p.self)}, ortho ${formatNumber(p.ortho)}, rotation ${formatNumber(p.rotation)}`),
       hovertemplate: "%{text}<extra></extra>",
       selectedpoints: chosen.size ? points.flatMap((p, i) => (chosen.has(p.place.layer * data.heads + p.place.head) ? [i] : [])) : null,
-      unselected: { marker: { opacity: 0.15 } },
+      unselected: { marker: { opacity: 0.25 } },
       marker: {
         size: points.length > 2000 ? 5 : 7, color: points.map((p) => data.layers[p.place.layer]), cmin: first, cmax: Math.max(last, first + 1),
         colorscale: SEQUENTIAL, line: { width: 0.5, color: theme.dark() ? c.muted : c.ground }, colorbar: bottomBar("layer", -0.12),
