@@ -2,7 +2,10 @@
 
 import base64
 import json
+import shutil
+import subprocess
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -252,3 +255,15 @@ def inputs_of(given: list[str]):
         tuple(read.vectors),
         tuple(read.decompositions),
     )
+
+
+def test_every_script_parses_and_every_asset_is_used():
+    assets = Path(page.__file__).parent / "assets"
+    scripts = {path.name for path in assets.glob("*.js")}
+    assert scripts == {*page.MODEL_SCRIPTS, *page.INDEX_SCRIPTS}
+    assert {path.name for path in assets.iterdir()} - scripts == {"model.html", "index.html", "style.css"}
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node, which checks the syntax of the scripts, is not installed")
+    for script in sorted(scripts):
+        subprocess.run([node, "--check", assets / script], check=True, capture_output=True)
