@@ -9,6 +9,7 @@ min_version("9.19")
 sys.path.insert(0, "workflow")
 
 from headmaps.config import MODEL_WILDCARD, checked_config
+from headmaps.contrasts import contrasts
 from headmaps.drawings import drawings
 from headmaps.plan import checked_plan, shell_prefix
 
@@ -40,6 +41,10 @@ rule all:
     input:
         plan.tables(),
         plan.figure_files(),
+        plan.rotaries(),
+        plan.compositions(),
+        plan.treatments(),
+        plan.comparisons(),
         plan.atlases(),
 
 
@@ -50,6 +55,9 @@ include: "workflow/rules/decomposition.smk"
 include: "workflow/rules/baselines.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/rotary.smk"
+include: "workflow/rules/composition.smk"
+include: "workflow/rules/comparison.smk"
 include: "workflow/rules/atlas.smk"
 # One target per product, over every configured model.
 include: "workflow/rules/targets.smk"

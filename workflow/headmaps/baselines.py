@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headmaps.decomposition import in_bases, sigma_and_Z
-from headmaps.haar import gaussian_sigmas, generator, haar_blocks
+from headmaps.haar import gaussian_sigmas, haar_blocks
 from headmaps.layer_factors import LayerFactors
 from headmaps.quantities import null_names, quantities
+from headmaps.seeds import generator
 
 if TYPE_CHECKING:
     from headmaps.geometry import Geometry

@@ -258,11 +258,19 @@ class Config(_Section):
 
     def _check_comparisons(self, names: Sequence[str]) -> None:
         revised = {member for entry in self.models for member in _expanded_names(entry)}
+        sizes = {entry.name: len(_expanded_names(entry)) for entry in self.models}
         for comparison in self.comparisons:
             for member in comparison.models:
                 if member not in names and member not in revised:
                     known = ", ".join(sorted({*names, *revised}))
                     raise ValueError(f"comparison {comparison.name!r} names {member!r}; the models are: {known}")
+            members = sum(sizes.get(member, 1) for member in comparison.models)
+            if comparison.kind == "pair" and members != 2:
+                raise ValueError(
+                    f"comparison {comparison.name!r} is of kind `pair`: it names two models, not {members}"
+                )
+            if comparison.kind == "training" and not self.baselines.kinds:
+                raise ValueError(f"comparison {comparison.name!r} of kind `training` needs one of `baselines.kinds`")
         if len({comparison.name for comparison in self.comparisons}) != len(self.comparisons):
             raise ValueError("two comparisons have the same name")
 

@@ -65,9 +65,11 @@ class Drawing:
         return f"logs/figures/{{model}}/{{layer_norm}}/{self.job.figure}/{self.job.key}.log"
 
     @property
-    def table(self) -> str:
-        """The table of heads it reads."""
-        return self._path("tables/heads.csv")
+    def table(self) -> list[str]:
+        """The table of heads, where it reads one: a new baseline then redraws only what shows baselines."""
+        chosen = FIGURES[self.job.figure].per == "head" and self.job.heads != "auto"
+        reads = FIGURES[self.job.figure].reads != "decompositions" and not chosen
+        return [self._path("tables/heads.csv")] if reads else []
 
     @property
     def decompositions(self) -> list[str]:
@@ -102,7 +104,7 @@ class Drawing:
             "matrices": list(self.job.matrices),
             "heads": self.job.heads,
             "formats": list(figures.formats),
-            "packages": self.plan.packages("figure"),
+            "packages": self.plan.packages(self.job.figure),
         }
         if self.job.figure in {"figure1", "figure4"}:
             spec["histogram"] = figures.histogram

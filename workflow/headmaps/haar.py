@@ -6,7 +6,6 @@ from which the means follow in closed form. Draws need no d x r matrix: the QR o
 law (Bartlett's decomposition), and its part outside r fixed directions enters only through its own triangle.
 """
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from headmaps.errors import NumericError
 from headmaps.linalg import inverse_upper
 from headmaps.quantities import null_names, quantities
+from headmaps.seeds import generator
 
 Float = NDArray[np.float64]
 
@@ -25,16 +25,6 @@ COSTLY_DRAWS = 512
 """How many of a pool's draws the quantities that need a factorisation of Z (angles, eigenvalues) are evaluated on."""
 
 _BATCH_ELEMENTS = 1 << 19
-
-
-def generator(*key: object) -> np.random.Generator:
-    """A random generator that depends on the key alone, so that the order of draws and resumption do not matter.
-
-    Args:
-        key: what the draw is: base seed, model, layer, head, matrix, kind, number. Equal text gives equal streams.
-    """
-    digest = hashlib.sha256("\x1f".join(map(str, key)).encode()).digest()
-    return np.random.Generator(np.random.SFC64(int.from_bytes(digest, "little")))
 
 
 # --- closed form ------------------------------------------------------------------------------------------------------

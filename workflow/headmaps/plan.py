@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headmaps.config import HAAR_KINDS, Config, HubModel, LocalModel, WheelModel, expanded_models
+from headmaps import specs
+from headmaps.config import HAAR_KINDS, Comparison, Config, HubModel, LocalModel, WheelModel, expanded_models
 from headmaps.errors import ConfigError
 from headmaps.figures.names import FIGURES, FigureJob, jobs
-from headmaps.step_code import CODE, PACKAGES
+from headmaps.step_code import ASSETS, CODE, PACKAGES
 
 Entry = WheelModel | LocalModel | HubModel
 
@@ -67,10 +68,6 @@ class Plan:
         """The matrices to decompose."""
         return list(self.models[model].matrices)
 
-    def revision_of(self, model: str) -> str:
-        """The training revision's name, empty for a model that has none."""
-        return model.partition("@")[2]
-
     # --- specs ----------------------------------------------------------------------------------------------------
 
     def spec(self, step: str, wildcards: Any) -> str:
@@ -80,7 +77,7 @@ class Plan:
             step: the step's name.
             wildcards: the rule's wildcards (attributes `model`, `layer_norm`, `matrix`, ...).
         """
-        spec = getattr(self, f"_{step}")(wildcards)
+        spec: dict[str, Any] = getattr(specs, step)(self, wildcards)
         if packages := self.packages(step):
             spec["packages"] = packages
         if self.config.exact and PACKAGES[step]:
@@ -99,58 +96,11 @@ class Plan:
         """The locked versions that can change a step's result."""
         return {name: self.lock[name] for name in PACKAGES[step] if name in self.lock}
 
-    def _source(self, model: str) -> dict[str, Any]:
-        keys = {"source", "package", "version", "sha256", "file", "folder", "path", "repo", "revision", "fetch"}
-        return {key: value for key, value in self.models[model].model_dump().items() if key in keys and value}
-
-    def _fetch_files(self, wildcards: Any) -> dict[str, Any]:
-        return self._source(wildcards.model)
-
-    def _resolve(self, wildcards: Any) -> dict[str, Any]:
-        entry = self.models[wildcards.model]
-        chosen = {"layers": entry.layer_numbers, "stack": entry.stack, "tower": entry.tower}
-        return self._source(wildcards.model) | {key: value for key, value in chosen.items() if value is not None}
-
-    def _fetch_layer(self, wildcards: Any) -> dict[str, Any]:
-        return self._source(wildcards.model)
-
-    def _geometry(self, wildcards: Any) -> dict[str, Any]:
-        entry = self.models[wildcards.model]
-        spec: dict[str, Any] = {"matrices": list(entry.matrices)}
-        return spec | ({"sequence_length": entry.sequence_length} if entry.sequence_length else {})
-
-    def _heads(self, wildcards: Any) -> dict[str, Any]:
-        return {}
-
-    def _decompose(self, wildcards: Any) -> dict[str, Any]:
-        return {"matrix": wildcards.matrix, "layer_norm": wildcards.layer_norm}
-
-    def _haar_pool(self, wildcards: Any) -> dict[str, Any]:
-        return {"draws": self.config.baselines.pool, "seed": self.config.baselines.seed}
-
-    def _baseline(self, wildcards: Any) -> dict[str, Any]:
-        return {
-            "kind": wildcards.kind,
-            "draws": self.config.baselines.draws,
-            "seed": self.config.baselines.seed,
-            "model": wildcards.model,
-            "layer_norm": wildcards.layer_norm,
-            "matrices": self.matrices(wildcards.model),
-        }
-
-    def _tables(self, wildcards: Any) -> dict[str, Any]:
-        return {
-            "model": wildcards.model,
-            "layer_norm": wildcards.layer_norm,
-            "kinds": list(self.config.baselines.kinds),
-            "matrices": self.matrices(wildcards.model),
-        }
-
     # --- code -----------------------------------------------------------------------------------------------------
 
     def code(self, step: str) -> list[str]:
-        """The project files a step imports: inputs of its rule, so that an edit re-runs it."""
-        return [f"{PACKAGE}/{name}" for name in CODE[step]]
+        """The project files a step imports or copies: inputs of its rule, so that an edit re-runs it."""
+        return [f"{PACKAGE}/{name}" for name in code_files(step)]
 
     # --- sources --------------------------------------------------------------------------------------------------
 
@@ -199,6 +149,46 @@ class Plan:
 
         return files
 
+    def input_layers(self, folder: str, suffix: str) -> Callable[[Any], list[str]]:
+        """One file a layer, as a function of a rule's wildcards, which `folder` may name."""
+
+        def files(wildcards: Any) -> list[str]:
+            return self.layer_files(wildcards.model, folder.format(**dict(wildcards.items())), suffix)
+
+        return files
+
+    def input_tables(self, name: str) -> Callable[[Any], list[str]]:
+        """One file of the tables for each treatment, as a function of a rule's wildcards."""
+
+        def files(wildcards: Any) -> list[str]:
+            return [self.path(wildcards.model, each, f"tables/{name}") for each in self.config.layer_norm]
+
+        return files
+
+    def input_all_decompositions(self, suffix: str) -> Callable[[Any], list[str]]:
+        """The decompositions of all treatments, as a function of a rule's wildcards."""
+
+        def files(wildcards: Any) -> list[str]:
+            return [f for each in self.config.layer_norm for f in self.decompositions_of(wildcards.model, each, suffix)]
+
+        return files
+
+    def earlier_layers(self, suffix: str) -> Callable[[Any], list[str]]:
+        """The heads of all layers before the rule's own."""
+
+        def files(wildcards: Any) -> list[str]:
+            every = zip(self.layers(wildcards.model), self.layer_files(wildcards.model, "heads", suffix), strict=True)
+            return [file for layer, file in every if int(layer) < int(wildcards.layer)]
+
+        return files
+
+    def matrix_groups(self) -> list[tuple[tuple[str, ...], str]]:
+        """(matrices, pattern of the models that have them): the files of a rule depend on the matrices."""
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for model in self.models:
+            groups.setdefault(tuple(self.matrices(model)), []).append(re.escape(model))
+        return [(matrices, "|".join(models)) for matrices, models in groups.items()]
+
     # --- targets --------------------------------------------------------------------------------------------------
 
     def path(self, model: str, *parts: str) -> str:
@@ -206,8 +196,8 @@ class Plan:
         return "/".join([RESULTS, model, *parts])
 
     def atlases(self, *_: Any) -> list[str]:
-        """The interactive pages."""
-        return []
+        """The interactive pages, and the one that links them."""
+        return [*(self.path(model, "atlas.html") for model in self.models), f"{RESULTS}/atlas.html"]
 
     def each(self) -> Iterator[tuple[str, str]]:
         """Every (model, layer-norm treatment)."""
@@ -258,6 +248,56 @@ class Plan:
         names = ("heads.csv", "vectors.parquet")
         return [self.path(*each, f"tables/{name}") for each in self.each() for name in names]
 
+    # --- positions, composition, treatments, comparisons ------------------------------------------------------------
+
+    def qk_matrices(self, model: str) -> list[str]:
+        """The matrices that positions act on."""
+        return [matrix for matrix in self.matrices(model) if matrix != "value"]
+
+    def rotaries(self, *_: Any) -> list[str]:
+        """The tables over distances."""
+        if not self.config.rope_offsets:
+            return []
+        return [
+            self.path(model, layer_norm, f"tables/rotary-{matrix}.csv")
+            for model, layer_norm in self.each()
+            for matrix in self.qk_matrices(model)
+        ]
+
+    def compositions(self, *_: Any) -> list[str]:
+        """The tables of the strongest compositions."""
+        if not self.config.composition:
+            return []
+        return [self.path(model, specs.COMPOSITION_TREATMENT, "tables/composition.csv") for model in self.models]
+
+    def treatments(self, *_: Any) -> list[str]:
+        """The treatments side by side, where there are several."""
+        if len(self.config.layer_norm) < 2:
+            return []
+        return [self.path(model, "treatments/treatments.csv") for model in self.models]
+
+    def comparison(self, name: str) -> Comparison:
+        """A comparison by its name."""
+        return next(comparison for comparison in self.config.comparisons if comparison.name == name)
+
+    def compared(self, name: str) -> list[str]:
+        """The models of a comparison; an entry with `revisions` stands for all of them."""
+        chosen = self.comparison(name).models
+        return [m for member in chosen for m in self.models if m == member or m.partition("@")[0] == member]
+
+    def compared_matrices(self, name: str) -> list[str]:
+        """The matrices that all models of a comparison have."""
+        members = self.compared(name)
+        return [m for m in self.matrices(members[0]) if all(m in self.matrices(member) for member in members)]
+
+    def comparisons(self, *_: Any) -> list[str]:
+        """The records of all comparisons."""
+        return [
+            f"{RESULTS}/comparison/{comparison.name}/{layer_norm}/comparison.json"
+            for comparison in self.config.comparisons
+            for layer_norm in self.config.layer_norm
+        ]
+
     # --- figures --------------------------------------------------------------------------------------------------
 
     def figure_jobs_of(self, model: str) -> list[FigureJob]:
@@ -295,6 +335,13 @@ class Plan:
         ]
 
 
+def code_files(step: str) -> list[str]:
+    """The project files that go into a step's result, relative to the package."""
+    folder = ASSETS.get(step)
+    assets = sorted(f"{folder}/{file.name}" for file in Path(PACKAGE, folder).iterdir()) if folder else []
+    return [*CODE[step], *assets]
+
+
 def locked_versions(lock: str | Path) -> dict[str, str]:
     """Package name -> version, as pinned by a lock file (several versions for several Pythons are joined)."""
     pinned: dict[str, list[str]] = {}
@@ -318,9 +365,11 @@ def shell_prefix(*, exact: bool, own_python: bool) -> str:
     exports += [f"{name}_NUM_THREADS=1" for name in ("OMP", "OPENBLAS", "MKL")]
     if exact:
         exports.append("OPENBLAS_CORETYPE=Haswell")
+    # a step's output goes to its log; its progress bar may still be drawn where a person watches
+    bar = "if [ -t 2 ]; then export HEADMAPS_PROGRESS=tty; fi; "
     if own_python:
         exports.append(f"PATH={_quoted(os.path.dirname(sys.executable))}:$PATH")
-    return "set -euo pipefail; export " + " ".join(exports) + "; "
+    return "set -euo pipefail; export " + " ".join(exports) + "; " + bar
 
 
 def _quoted(text: str) -> str:

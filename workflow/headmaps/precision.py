@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headmaps.decomposition import decompose
-from headmaps.haar import generator
 from headmaps.layer_factors import LayerFactors
 from headmaps.quantities import REGISTRY, HeadPairs, quantities
+from headmaps.seeds import generator
 
 if TYPE_CHECKING:
     from headmaps.geometry import Geometry

@@ -134,7 +134,7 @@ def _figures(plan: Plan) -> Iterator[Product]:
                 place = {"model": model, "layer_norm": layer_norm}
                 inputs = (
                     *(path.format(**place) for path in drawing.records),
-                    drawing.table.format(**place),
+                    *(path.format(**place) for path in drawing.table),
                     plan.path(model, "heads/geometry.json"),
                     plan.path(model, "checkpoint/source.json"),
                 )

@@ -11,7 +11,7 @@ for drawing in drawings(plan):
             table=drawing.table,
             geometry="results/{model}/heads/geometry.json",
             source="results/{model}/checkpoint/source.json",
-            code=plan.code("figure"),
+            code=plan.code(drawing.job.figure),
         output:
             figures=report(
                 drawing.outputs,
@@ -37,4 +37,4 @@ for drawing in drawings(plan):
         shell:
             "python -m headmaps.steps.figure --spec {params.spec:q} --geometry {input.geometry:q}"
             " --source {input.source:q} --heads-csv {input.table:q} --decompositions {input.decompositions:q}"
-            " --outputs {output.figures:q} --record {output.record:q} > {log:q} 2>&1"
+            " --records {input.records:q} --outputs {output.figures:q} --record {output.record:q} > {log:q} 2>&1"

@@ -10,7 +10,13 @@ rule make_tables:
         geometry="results/{model}/heads/geometry.json",
         code=plan.code("tables"),
     output:
-        heads="results/{model}/{layer_norm}/tables/heads.csv",
+        heads=report(
+            "results/{model}/{layer_norm}/tables/heads.csv",
+            caption="../report/table.rst",
+            category="Tables",
+            subcategory="{model}",
+            labels={"table": "heads", "layer norm": "{layer_norm}"},
+        ),
         vectors="results/{model}/{layer_norm}/tables/vectors.parquet",
         record="results/{model}/{layer_norm}/tables/tables.json",
     log:
@@ -23,4 +29,5 @@ rule make_tables:
     shell:
         "python -m headmaps.steps.tables --spec {params.spec:q} --geometry {input.geometry:q}"
         " --decompositions {input.decompositions:q} --baselines {input.baselines:q}"
+        " --records {input.records:q} {input.baseline_records:q}"
         " --heads-csv {output.heads:q} --vectors {output.vectors:q} --record {output.record:q} > {log:q} 2>&1"

@@ -31,6 +31,17 @@ rule figures:
         plan.figure_files(),
 
 
+rule atlas:
+    input:
+        plan.atlases(),
+
+
+rule comparisons:
+    input:
+        plan.treatments(),
+        plan.comparisons(),
+
+
 for figure in plan.figure_names():
 
     rule:

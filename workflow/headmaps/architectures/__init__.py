@@ -5,7 +5,15 @@ The table is in `gpt_style`, `llama_style`, `encoders` and `gguf_style`; what an
 """
 
 from headmaps.architectures.measure import geometry_of, is_transposed, roles_of_source
-from headmaps.architectures.names import attention_layers, tensors_needed
+from headmaps.architectures.names import attention_layers, chosen_layers, tensors_needed
 from headmaps.architectures.table import known_model_types
 
-__all__ = ["attention_layers", "geometry_of", "is_transposed", "known_model_types", "roles_of_source", "tensors_needed"]
+__all__ = [
+    "attention_layers",
+    "chosen_layers",
+    "geometry_of",
+    "is_transposed",
+    "known_model_types",
+    "roles_of_source",
+    "tensors_needed",
+]

@@ -40,6 +40,27 @@ def attention_layers(config: Mapping[str, Any], stack: str | None = None, tower:
     return model.entry.attention_layers(model)
 
 
+def chosen_layers(
+    config: Mapping[str, Any], layers: int | Sequence[int], stack: str | None = None, tower: str | None = None
+) -> list[int]:
+    """The layers to read, from what the configuration says of them.
+
+    Args:
+        layers: the number of the model's layers, all of which are read, or a list of those wanted.
+
+    Raises:
+        ArchitectureError: the number is not the model's, or not all its layers have softmax attention; as `model_of`.
+    """
+    if not isinstance(layers, int):
+        return [int(layer) for layer in layers]
+    have = attention_layers(config, stack, tower)
+    if have == list(range(layers)):
+        return have
+    right = f"layers: {len(have)}" if have == list(range(len(have))) else f"layers: {have}"
+    what = f"the configuration says `layers: {layers}`; the model has {len(have)} layers with softmax attention"
+    raise ArchitectureError(what, where="models", expected=right, do=f"write `{right}`, or a list of the layers wanted")
+
+
 def tensors_needed(
     config: Mapping[str, Any],
     names: Iterable[str],

@@ -23,8 +23,9 @@ from headmaps.atlas.packing import deflate, pack_float64, pack_rounded, pack_tho
 from headmaps.atlas.results import MATRICES, Float, Grid, grid_of, read_decomposition, read_heads_csv, read_pairs
 from headmaps.errors import ResultError
 from headmaps.geometry import Geometry
-from headmaps.haar import gaussian_sigmas, generator, haar_blocks, haar_means
+from headmaps.haar import gaussian_sigmas, haar_blocks, haar_means
 from headmaps.records import sha256_of_file
+from headmaps.seeds import generator
 
 ROOM = 7_000_000
 """Entries of Z that fit beside the main treatment's before a page grows beyond 25 MB (768 heads of 64 x 64, twice)."""

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from headmaps.benchmark.kernel import ours
 from headmaps.decomposition import in_bases
-from headmaps.haar import gaussian_sigmas, generator, haar_blocks
+from headmaps.haar import gaussian_sigmas, haar_blocks
+from headmaps.seeds import generator
 
 Float = NDArray[np.float64]
 SHAPES = ((2048, 64), (8192, 128))

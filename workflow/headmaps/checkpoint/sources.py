@@ -33,7 +33,8 @@ def store_of(spec: Mapping[str, Any], checkpoint: Path) -> Store:
         from headmaps.checkpoint.hub import HubStore, resolve_revision
 
         commit = spec.get("commit") or resolve_revision(spec, memory=checkpoint / ".revision.json")
-        return HubStore(spec["repo"], commit)
+        # resolving hashes what the Hub client's cache holds, once; the layers then read what was found right
+        return HubStore(spec["repo"], commit, check_cache="commit" not in spec)
     raise ConfigError(f"the source {source!r} is unknown", where="source", expected="wheel, local or hub")
 
 

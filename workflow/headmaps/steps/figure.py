@@ -18,8 +18,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         given = arguments(
             __doc__,
             [
-                "--geometry", "--source", "--heads-csv?", "--decompositions...", "--states...", "--heads...",
-                "--outputs...", "--record",
+                "--geometry", "--source", "--heads-csv...", "--decompositions...", "--states...", "--heads...",
+                "--records...", "--outputs...", "--record",
             ],
             argv,
         )  # fmt: skip
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             given.spec,
             read_json(given.geometry),
             read_json(given.source),
-            table=given.heads_csv,
+            table=next(iter(given.heads_csv), None),
             decompositions=given.decompositions,
             states=given.states,
             heads=given.heads,
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         facts = draw_all(request)
         write_record(given.record, "figure", given.spec, named(given.outputs), facts)
-        small = [given.geometry, given.source, *given.states] + ([given.heads_csv] if given.heads_csv else [])
+        small = [given.geometry, given.source, *given.heads_csv, *given.states, *given.records]
         write_made(given.record, "figure", given.spec, small)
 
 
