@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 _EXAMPLES = {
@@ -114,7 +114,7 @@ def _known_keys(keys: Sequence[str | int], raw: Mapping[str, Any]) -> list[str]:
         return sorted(Config.model_fields)
     if keys[0] == "models":
         source = _found(keys[:2], raw).get("source")
-        kinds = {"wheel": WheelModel, "local": LocalModel, "hub": HubModel}
+        kinds: dict[str, type[BaseModel]] = {"wheel": WheelModel, "local": LocalModel, "hub": HubModel}
         return sorted(kinds[source].model_fields) if source in kinds else []
     if keys[0] == "comparisons":
         return sorted(Comparison.model_fields)
