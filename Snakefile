@@ -12,12 +12,14 @@ from headmaps.config import MODEL_WILDCARD, checked_config
 from headmaps.contrasts import contrasts
 from headmaps.drawings import drawings
 from headmaps.plan import checked_plan, shell_prefix
+from headmaps.replication import Replication
 
 
 configfile: "config/config.yaml"
 
 
 plan = checked_plan(checked_config(config, workflow.configfiles))
+replication = Replication(plan)
 deploys_environments = bool(workflow.deployment_settings.deployment_method)
 
 # A few downloads at a time, whatever --cores says; `--resources download=N` says otherwise.
@@ -46,6 +48,7 @@ rule all:
         plan.treatments(),
         plan.comparisons(),
         plan.atlases(),
+        replication.verdicts,
 
 
 # The stages, in the order data flows.
@@ -59,5 +62,6 @@ include: "workflow/rules/rotary.smk"
 include: "workflow/rules/composition.smk"
 include: "workflow/rules/comparison.smk"
 include: "workflow/rules/atlas.smk"
+include: "workflow/rules/published.smk"
 # One target per product, over every configured model.
 include: "workflow/rules/targets.smk"

@@ -56,6 +56,13 @@ class _Model(_Section):
         description="Folder with sampled hidden states (`input-LL.npy`, `output-LL.npy`, each (samples, d_model)): "
         "draws the band of figures 3 and 5.",
     )
+    published: str | None = Field(
+        default=None,
+        pattern=NAME,
+        description="Published numbers of this very model, a folder of `workflow/reference/`: the target `published` "
+        "compares them with ours under every treatment.",
+        examples=["falcon-rw-1b"],
+    )
 
     @field_validator("name")
     @classmethod

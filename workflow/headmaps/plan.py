@@ -18,6 +18,7 @@ from headmaps import specs
 from headmaps.config import HAAR_KINDS, Comparison, Config, HubModel, LocalModel, WheelModel, expanded_models
 from headmaps.errors import ConfigError
 from headmaps.figures.names import FIGURES, FigureJob, jobs
+from headmaps.references import check_references
 from headmaps.step_code import ASSETS, CODE, PACKAGES
 
 Entry = WheelModel | LocalModel | HubModel
@@ -48,7 +49,7 @@ class Plan:
         """The plan of a checked configuration.
 
         Raises:
-            ConfigError: a local model's path does not exist.
+            ConfigError: a local model's path does not exist, or a model cannot be compared with what it names.
         """
         models = expanded_models(config)
         for name, entry in models.items():
@@ -56,6 +57,7 @@ class Plan:
                 what = f"the path of model {name!r} does not exist: {entry.path}"
                 do = "correct `path`; a relative one is taken from the folder snakemake runs in"
                 raise ConfigError(what, where="models", expected="a folder or a file", do=do)
+        check_references(models)
         return cls(config, locked_versions(lock), models)
 
     # --- layers ---------------------------------------------------------------------------------------------------

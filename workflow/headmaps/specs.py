@@ -109,6 +109,15 @@ def treatments(plan: "Plan", wildcards: Any) -> dict[str, Any]:
     }
 
 
+def published(plan: "Plan", wildcards: Any) -> dict[str, Any]:
+    """The published numbers and the treatments compared with them; the formats decide no number."""
+    return {
+        "model": wildcards.model,
+        "reference": plan.models[wildcards.model].published,
+        "treatments": list(plan.config.layer_norm),
+    }
+
+
 def atlas(plan: "Plan", wildcards: Any) -> dict[str, Any]:
     """What the page shows and, for its last view, the configuration that made it."""
     return {

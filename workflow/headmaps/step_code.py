@@ -66,6 +66,10 @@ _OWN: dict[str, tuple[str, ...]] = {
         *("steps/comparison.py", "comparison.py", "decomposition.py", "figures/comparison.py", "figures/data.py"),
         *("subspaces.py", *_HEADS, *_TABLES, *_DRAWING, *_PANELS),
     ),
+    "published": (
+        *("steps/published.py", "comparison.py", "figures/data.py", "figures/published.py", "figures/ternary.py"),
+        *("published.py", "verdict.py", *_TABLES, *_DRAWING),
+    ),
     "atlas": (
         *("steps/atlas.py", "atlas/bands.py", "atlas/data.py", "atlas/facts.py", "decomposition.py", "haar.py"),
         *("seeds.py", *_PAGE),
@@ -91,6 +95,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(FIGURES, _DRAWN),
     "figure2": (*_DRAWN, "mpltern"),
     **dict.fromkeys(("rotary_table", "composition_table", "treatments", "comparison"), (*_DRAWN, "pyarrow")),
+    "published": (*_DRAWN, "mpltern", "pyarrow"),
     "atlas": ("numpy", "scipy", "pyarrow", "plotly"),
     "atlas_index": ("numpy", "plotly"),
 }
