@@ -12,8 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from headmaps.config import HAAR_KINDS
+from headmaps.contrasts import contrasts
 from headmaps.drawings import drawings
 from headmaps.plan import RESULTS, Plan
+from headmaps.specs import COMPOSITION_TREATMENT
 
 ARRAYS = ("W_Q.npy", "W_K.npy", "W_V.npy", "W_O.npy", "extras.npz")
 
@@ -57,7 +59,16 @@ def products(plan: Plan) -> Iterator[Product]:
         yield from _baselines(plan, model)
         for layer_norm in plan.config.layer_norm:
             yield from _tables(plan, model, layer_norm)
+            yield from _rotary(plan, model, layer_norm)
+        if plan.config.composition:
+            yield from _composition(plan, model)
+        if len(plan.config.layer_norm) > 1:
+            yield from _treatments(plan, model)
     yield from _figures(plan)
+    for model in plan.models:
+        yield from _atlas(plan, model)
+    yield from _index(plan)
+    yield from _comparisons(plan)
 
 
 def _spec(plan: Plan, step: str, **wildcards: str) -> dict[str, Any]:
@@ -140,7 +151,92 @@ def _figures(plan: Plan) -> Iterator[Product]:
                 )
                 files = tuple(path.format(**place) for path in drawing.outputs)
                 spec: dict[str, Any] = json.loads(drawing.spec(SimpleNamespace(**place)))
-                yield Product(model, "figure", drawing.rule, drawing.record.format(**place), files, inputs, spec)
+                record = drawing.record.format(**place)
+                yield Product(model, drawing.job.figure, drawing.rule, record, files, inputs, spec)
+
+
+def _atlas(plan: Plan, model: str) -> Iterator[Product]:
+    inputs = [plan.path(model, "heads/geometry.json"), plan.path(model, "checkpoint/source.json")]
+    for layer_norm in plan.config.layer_norm:
+        inputs += [plan.path(model, layer_norm, "tables/tables.json"), *plan.decompositions_of(model, layer_norm)]
+    record, page = plan.path(model, "atlas.json"), plan.path(model, "atlas.html")
+    yield Product(model, "atlas", "make_atlas", record, (page,), tuple(inputs), _spec(plan, "atlas", model=model))
+
+
+def _index(plan: Plan) -> Iterator[Product]:
+    inputs = [
+        plan.path(model, name)
+        for model in plan.models
+        for name in ("heads/geometry.json", f"{plan.config.layer_norm[0]}/tables/tables.json")
+    ]
+    page = f"{RESULTS}/atlas.html"
+    spec = _spec(plan, "atlas_index")
+    yield Product("", "atlas_index", "index_atlases", f"{RESULTS}/atlas.json", (page,), tuple(inputs), spec)
+
+
+def _rotary(plan: Plan, model: str, layer_norm: str) -> Iterator[Product]:
+    geometry, source = plan.path(model, "heads/geometry.json"), plan.path(model, "checkpoint/source.json")
+    for matrix in plan.qk_matrices(model) if plan.config.rope_offsets else []:
+        place = {"model": model, "layer_norm": layer_norm, "matrix": matrix}
+        spec, records = _spec(plan, "rotary", **place), []
+        for layer in plan.layers(model):
+            stem = plan.path(model, layer_norm, f"rotary/{matrix}/layer-{layer}")
+            inputs = (geometry, plan.path(model, f"heads/layer-{layer}.json"))
+            yield Product(model, "rotary", "turn_qk", f"{stem}.json", (f"{stem}.npz",), inputs, spec)
+            records.append(f"{stem}.json")
+        stem = plan.path(model, layer_norm, f"figures/rotary-{matrix}")
+        files = (plan.path(model, layer_norm, f"tables/rotary-{matrix}.csv"), *_pictures(plan, stem))
+        spec = _spec(plan, "rotary_table", **place)
+        yield Product(model, "rotary_table", "draw_rotary", f"{stem}.json", files, (geometry, source, *records), spec)
+
+
+def _composition(plan: Plan, model: str) -> Iterator[Product]:
+    geometry, source = plan.path(model, "heads/geometry.json"), plan.path(model, "checkpoint/source.json")
+    place = {"model": model, "layer_norm": COMPOSITION_TREATMENT}
+    spec, records, heads = _spec(plan, "composition", **place), [], []
+    for layer in plan.layers(model):
+        heads.append(plan.path(model, f"heads/layer-{layer}.json"))
+        stem = plan.path(model, COMPOSITION_TREATMENT, f"composition/layer-{layer}")
+        yield Product(model, "composition", "compose_layer", f"{stem}.json", (f"{stem}.npz",), (geometry, *heads), spec)
+        records.append(f"{stem}.json")
+    stem = plan.path(model, COMPOSITION_TREATMENT, "figures/composition")
+    files = (plan.path(model, COMPOSITION_TREATMENT, "tables/composition.csv"), *_pictures(plan, stem))
+    spec = _spec(plan, "composition_table", **place)
+    inputs = (geometry, source, *records)
+    yield Product(model, "composition_table", "draw_composition", f"{stem}.json", files, inputs, spec)
+
+
+def _treatments(plan: Plan, model: str) -> Iterator[Product]:
+    inputs = (
+        plan.path(model, "heads/geometry.json"),
+        plan.path(model, "checkpoint/source.json"),
+        *(plan.path(model, layer_norm, "tables/heads.csv") for layer_norm in plan.config.layer_norm),
+    )
+    folder, matrices = plan.path(model, "treatments"), plan.matrices(model)
+    pictures = [file for matrix in matrices for file in _pictures(plan, f"{folder}/{matrix}")]
+    rule = f"compare_treatments_{'_'.join(matrices)}"
+    files = (f"{folder}/treatments.csv", *pictures)
+    spec = _spec(plan, "treatments", model=model)
+    yield Product(model, "treatments", rule, f"{folder}/treatments.json", files, inputs, spec)
+
+
+def _comparisons(plan: Plan) -> Iterator[Product]:
+    for contrast in contrasts(plan):
+        for layer_norm in plan.config.layer_norm:
+            place = {"layer_norm": layer_norm}
+
+            def here(paths: list[str], place: dict[str, str] = place) -> tuple[str, ...]:
+                return tuple(path.format(**place) for path in paths)
+
+            files = here([*contrast.output_tables, *contrast.figures])
+            inputs = here([*contrast.geometries, *contrast.tables, *contrast.records])
+            spec: dict[str, Any] = json.loads(contrast.spec(SimpleNamespace(**place)))
+            record = contrast.record.format(**place)
+            yield Product("comparison", "comparison", contrast.rule, record, files, inputs, spec)
+
+
+def _pictures(plan: Plan, stem: str) -> list[str]:
+    return [f"{stem}.{form}" for form in plan.config.figures.formats]
 
 
 def models_on_disk(results: Path = Path(RESULTS)) -> list[str]:

@@ -104,8 +104,8 @@ def _altered(product: Product, record: dict[str, Any], hashes: _Hashes) -> Itera
 
 def _altered_downloads(product: Product, record: dict[str, Any], hashes: _Hashes) -> Iterator[Finding]:
     folder = Path(product.record).parent / "files"
-    for described in record.get("files", []):
-        path = folder / described["name"]
+    for name, described in record.get("files", {}).items():
+        path = folder / name
         if not path.is_file():
             yield Finding(str(path), "missing", "edited", "deleted after it was fetched", product.rule)
         elif hashes.of(path) != described["sha256"]:

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         geometry = read_geometry(given.geometry)
         files = write_layer_heads(given.directory, tensors, geometry, is_transposed(source))
         write_record(given.record, "heads", given.spec, files)
-        write_made(given.record, "heads", given.spec, [given.geometry, given.source])
+        write_made(given.record, "heads", given.spec, [given.geometry, given.checkpoint.with_suffix(".json")])
 
 
 if __name__ == "__main__":
