@@ -172,7 +172,7 @@ MATRIX: dict[str, tuple[Change, Counter[str]]] = {
     "reorder and comment the YAML": (reorder_and_comment_the_yaml, NOTHING),
     "edit the README of the config": (edited("config/README.md", "Configuration", "Settings"), NOTHING),
     # configuration
-    "fewer layers of the histograms": (config(figures={"layers": [1]}), NOTHING),
+    "a figure's layers": (config(figures={"layers": [1]}), Counter(draw_figure1_layer_01=1, draw_figure4_layer_01=1)),
     "the histogram's weights": (config(figures={"histogram": "unweighted"}), HISTOGRAMS),
     "the heads of figures 3 and 5": (
         config(figures={"heads": [[1, 2]]}),

@@ -102,12 +102,13 @@ class Drawing:
             "layer_norm": wildcards.layer_norm,
             "layers": list(self.job.layers),
             "matrices": list(self.job.matrices),
-            "heads": self.job.heads,
             "formats": list(figures.formats),
             "packages": self.plan.packages(self.job.figure),
         }
         if self.job.figure in {"figure1", "figure4"}:
             spec["histogram"] = figures.histogram
+        if FIGURES[self.job.figure].per == "head":
+            spec["heads"] = self.job.heads
         if FIGURES[self.job.figure].per == "model":
             spec["baselines"] = list(self.plan.config.baselines.kinds)
         return json.dumps(spec, sort_keys=True)

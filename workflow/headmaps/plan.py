@@ -247,7 +247,7 @@ class Plan:
 
     def tables(self, *_: Any) -> list[str]:
         """The tables of every model and treatment."""
-        names = ("heads.csv", "vectors.parquet")
+        names = ("heads.csv", "vectors.parquet", "tables.json")
         return [self.path(*each, f"tables/{name}") for each in self.each() for name in names]
 
     # --- positions, composition, treatments, comparisons ------------------------------------------------------------
@@ -327,13 +327,17 @@ class Plan:
         return [name for name in FIGURES if name != "nulls" or self.config.baselines.kinds]
 
     def figure_files(self, *names: str) -> list[str]:
-        """Every file of the named figures (all figures without a name), over every model and treatment."""
+        """Every file of the named figures (all figures without a name), over every model and treatment.
+
+        Their records are asked for too: a job whose outputs are others than last time, because the config draws other
+        layers, has no record yet, and the engine does not compare the parameters of a job that it has no history of.
+        """
         return [
             self.path(*each, output)
             for each in self.each()
             for job in self.figure_jobs_of(each[0])
             if not names or job.figure in names
-            for output in job.outputs
+            for output in (*job.outputs, job.record)
         ]
 
 

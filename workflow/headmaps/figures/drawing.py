@@ -53,7 +53,7 @@ class Request:
         """
         figure, layers, matrices = spec["figure"], list(spec["layers"]), list(spec["matrices"])
         last = int(max(geometry["layers"]))
-        wanted = names.outputs(figure, layers, matrices, spec["heads"], spec["formats"], last)
+        wanted = names.outputs(figure, layers, matrices, spec.get("heads", "auto"), spec["formats"], last)
         places = [(matrix, layer) for matrix in matrices for layer in layers]
         if [path.as_posix()[-len(name) :] for path, name in zip(outputs, wanted, strict=False)] != wanted:
             what = "the figure's output files are not those of its spec"
