@@ -13,6 +13,7 @@ from headmaps.contrasts import contrasts
 from headmaps.drawings import drawings
 from headmaps.plan import checked_plan, shell_prefix
 from headmaps.replication import Replication
+from headmaps.states import StatesOf
 
 
 configfile: "config/config.yaml"

@@ -53,8 +53,9 @@ class _Model(_Section):
     )
     states: str | None = Field(
         default=None,
-        description="Folder with sampled hidden states (`input-LL.npy`, `output-LL.npy`, each (samples, d_model)): "
-        "draws the band of figures 3 and 5.",
+        description="Folder with sampled hidden states: for a layer `input-LL.npy`, normed as the heads read them, and "
+        "`output-LL.npy`, of the residual stream, each (samples, d_model). Draws the band of figures 3 and 5 where all "
+        "layers that a figure draws have them.",
     )
     published: str | None = Field(
         default=None,

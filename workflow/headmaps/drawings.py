@@ -7,6 +7,7 @@ from typing import Any
 
 from headmaps.figures.names import FIGURES, FigureJob
 from headmaps.plan import RESULTS, Plan, padded
+from headmaps.states import StatesOf
 
 
 def drawings(plan: Plan) -> "list[Drawing]":
@@ -75,6 +76,15 @@ class Drawing:
     def decompositions(self) -> list[str]:
         """The decompositions it reads."""
         return self._decompositions(".npz")
+
+    @property
+    def states(self) -> StatesOf:
+        """The sampled hidden states it shows, of models that have some."""
+        return StatesOf(self.plan, self.job.layers, wanted=FIGURES[self.job.figure].per == "head")
+
+    def code(self, wildcards: Any) -> list[str]:
+        """The project files it is drawn with: some more where there are sampled states."""
+        return self.plan.code(f"{self.job.figure}_states" if self.states.files(wildcards) else self.job.figure)
 
     @property
     def records(self) -> list[str]:

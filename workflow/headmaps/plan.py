@@ -19,6 +19,7 @@ from headmaps.config import HAAR_KINDS, Comparison, Config, HubModel, LocalModel
 from headmaps.errors import ConfigError
 from headmaps.figures.names import FIGURES, FigureJob, jobs
 from headmaps.references import check_references
+from headmaps.states import check_states
 from headmaps.step_code import ASSETS, CODE, PACKAGES
 
 Entry = WheelModel | LocalModel | HubModel
@@ -58,7 +59,9 @@ class Plan:
                 do = "correct `path`; a relative one is taken from the folder snakemake runs in"
                 raise ConfigError(what, where="models", expected="a folder or a file", do=do)
         check_references(models)
-        return cls(config, locked_versions(lock), models)
+        plan = cls(config, locked_versions(lock), models)
+        check_states(plan)
+        return plan
 
     # --- layers ---------------------------------------------------------------------------------------------------
 

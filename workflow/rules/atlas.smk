@@ -10,6 +10,9 @@ rule make_atlas:
         vectors=ancient(plan.input_tables("vectors.parquet")),
         records=plan.input_all_decompositions(".json"),
         decompositions=ancient(plan.input_all_decompositions(".npz")),
+        states=StatesOf(plan).files,
+        head_records=StatesOf(plan).records,
+        head_arrays=ancient(StatesOf(plan).arrays),
         code=plan.code("atlas"),
     output:
         page=report(
@@ -23,13 +26,14 @@ rule make_atlas:
         "logs/make_atlas/{model}.log",
     params:
         spec=plan.spec_of("atlas"),
+        heads=StatesOf(plan).folders,
     threads: 1
     conda:
         "../../envs/environment.yaml"
     shell:
         "python -m headmaps.steps.atlas --spec {params.spec:q} --geometry {input.geometry:q} --source {input.source:q}"
         " --heads-csv {input.heads:q} --vectors {input.vectors:q} --decompositions {input.decompositions:q}"
-        " --records {input.records:q} {input.tables:q}"
+        " --states {input.states:q} --heads {params.heads:q} --records {input.records:q} {input.tables:q}"
         " --output {output.page:q} --record {output.record:q} > {log:q} 2>&1"
 
 

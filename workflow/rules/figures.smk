@@ -9,9 +9,12 @@ for drawing in drawings(plan):
             records=drawing.records,
             decompositions=ancient(drawing.decompositions),
             table=drawing.table,
+            states=drawing.states.files,
+            head_records=drawing.states.records,
+            heads=ancient(drawing.states.arrays),
             geometry="results/{model}/heads/geometry.json",
             source="results/{model}/checkpoint/source.json",
-            code=plan.code(drawing.job.figure),
+            code=drawing.code,
         output:
             figures=report(
                 drawing.outputs,
@@ -34,7 +37,9 @@ for drawing in drawings(plan):
         threads: 1
         params:
             spec=drawing.spec,
+            heads=drawing.states.folders,
         shell:
             "python -m headmaps.steps.figure --spec {params.spec:q} --geometry {input.geometry:q}"
             " --source {input.source:q} --heads-csv {input.table:q} --decompositions {input.decompositions:q}"
+            " --states {input.states:q} --heads {params.heads:q}"
             " --records {input.records:q} --outputs {output.figures:q} --record {output.record:q} > {log:q} 2>&1"

@@ -43,7 +43,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         data = ModelData(inputs, making(inputs, read_json(given.source), given.spec))
         write_page(given.output, "model.html", MODEL_SCRIPTS, data.manifest(), data.blocks())
         write_record(given.record, "atlas", given.spec, {"page": given.output})
-        write_made(given.record, "atlas", given.spec, [given.geometry, given.source, *given.records])
+        small = [given.geometry, given.source, *given.states, *given.records]
+        small += [folder.with_suffix(".json") for folder in given.heads]
+        write_made(given.record, "atlas", given.spec, small)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         facts = draw_all(request)
         write_record(given.record, "figure", given.spec, named(given.outputs), facts)
         small = [given.geometry, given.source, *given.heads_csv, *given.states, *given.records]
+        small += [folder.with_suffix(".json") for folder in given.heads]
         write_made(given.record, "figure", given.spec, small)
 
 
