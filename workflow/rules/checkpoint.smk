@@ -1,5 +1,6 @@
 # From a source to the normal form: one safetensors file a layer. Fetching depends on its spec and the source record
-# alone, never on code or packages, so that no edit or upgrade downloads a checkpoint again.
+# alone, never on code or packages, so that no edit or upgrade downloads a checkpoint again. The steps repeat by
+# themselves what a bad connection broke; a job that failed would fail again.
 
 
 localrules:
@@ -13,7 +14,6 @@ rule fetch_files:
         files="results/{model}/checkpoint/files.json",
     log:
         "logs/fetch_files/{model}.log",
-    retries: 2
     conda:
         "../../envs/environment.yaml"
     threads: 1

@@ -81,6 +81,21 @@ def test_what_cannot_be_read_is_named(files: dict[str, bytes], message: str) -> 
     assert message in refused(files)
 
 
+def test_a_tensor_that_its_index_does_not_name_is_not_read() -> None:
+    names = {"a": f32(0, 4, [1]), "b": f32(4, 8, [1])}
+    index = json.dumps({"weight_map": {"a": "model-00001-of-00001.safetensors"}}).encode()
+    catalogue = opened(
+        {
+            "model.safetensors.index.json": index,
+            "model-00001-of-00001.safetensors": safetensors_bytes(names, bytes(8)),
+            "config.json": CONFIG,
+        }
+    )
+    assert catalogue.locate(["a"]).keys() == {"a"}
+    with pytest.raises(CheckpointError, match=r"index does not name the tensor b, which is in model-00001-of-00001"):
+        catalogue.locate(["a", "b"])
+
+
 @pytest.mark.parametrize("link", ["model.safetensors", "model-00001-of-00001.safetensors"])
 def test_weights_that_are_links_out_of_the_folder_are_named(tmp_path: Path, link: str) -> None:
     model = tmp_path / "model"

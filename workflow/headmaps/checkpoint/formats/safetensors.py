@@ -39,19 +39,6 @@ def read_header(store: Store, name: str) -> dict[str, TensorEntry]:
     return {entry.name: entry for entry in entries}
 
 
-def read_sharded(store: Store, index: str) -> dict[str, TensorEntry]:
-    """Every tensor of a sharded checkpoint, each checked to lie in the shard that the index names.
-
-    Args:
-        index: the name of the index file, `model.safetensors.index.json`.
-
-    Raises:
-        CheckpointError: the index is malformed, a shard is missing, a tensor is not in its shard or is in two.
-    """
-    weight_map = read_index(store, index)
-    return join_shards(store, index, weight_map, {shard: read_header(store, shard) for shard in shards_of(weight_map)})
-
-
 def read_index(store: Store, index: str) -> dict[str, str]:
     """The `weight_map` of an index file: tensor name to file name, every file known to be there.
 

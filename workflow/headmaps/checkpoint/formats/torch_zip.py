@@ -117,6 +117,7 @@ def _entry(name: str, file: str, view: View, member: Member, where: str) -> Tens
             expected="a tensor with an element of its own at every place",
         )
     contiguous = _is_c_order(view.shape, view.stride)
+    whole = view.offset == 0 and span * width == member.size
     return TensorEntry(
         name=name,
         file=file,
@@ -125,6 +126,7 @@ def _entry(name: str, file: str, view: View, member: Member, where: str) -> Tens
         offset=view.offset * width,
         nbytes=span * width,
         stride=None if contiguous or not numel else view.stride,
+        crc32=member.crc32 if whole and member.crc32 else None,
     )
 
 

@@ -26,12 +26,20 @@ _STORED = 0
 
 @dataclass(frozen=True)
 class Member:
-    """One stored entry: its name, its size in bytes, where its local header begins and what follows it begins."""
+    """One stored entry.
+
+    Attributes:
+        size: in bytes.
+        header: where its local header begins.
+        limit: where what follows it begins.
+        crc32: of its bytes; 0 where the writer did not compute it (torch can be told not to).
+    """
 
     name: str
     size: int
     header: int
     limit: int
+    crc32: int
 
 
 def read_directory(store: Store, name: str) -> dict[str, Member]:
@@ -44,11 +52,11 @@ def read_directory(store: Store, name: str) -> dict[str, Member]:
     size = store.files().get(name, 0)
     start, length, count = _find_directory(store, name, size, where)
     data = store.read(name, start, length)
-    found: list[tuple[int, str, int]] = []
+    found: list[tuple[int, str, int, int]] = []
     at = 0
     for _ in range(count):
-        (member, size_of_member, header), at = _central_entry(data, at, where)
-        found.append((header, member, size_of_member))
+        (member, size_of_member, header, crc32), at = _central_entry(data, at, where)
+        found.append((header, member, size_of_member, crc32))
     return _in_order(sorted(found), start, where)
 
 
@@ -103,11 +111,11 @@ def _find_directory(store: Store, name: str, size: int, where: str) -> tuple[int
     return start, length, count
 
 
-def _central_entry(data: bytes, at: int, where: str) -> tuple[tuple[str, int, int], int]:
-    """Name, size and place of the local header of one entry, and where the next record begins."""
+def _central_entry(data: bytes, at: int, where: str) -> tuple[tuple[str, int, int, int], int]:
+    """Name, size, place of the local header and CRC-32 of one entry, and where the next record begins."""
     if at + _CENTRAL.size > len(data) or not data.startswith(b"PK\x01\x02", at):
         raise _malformed("its directory is damaged", where)
-    _, _, _, flags, method, _, _, _, packed, size, *lengths, _, _, _, header = _CENTRAL.unpack_from(data, at)
+    _, _, _, flags, method, _, _, crc32, packed, size, *lengths, _, _, _, header = _CENTRAL.unpack_from(data, at)
     name_length, extra_length, comment_length = lengths
     at += _CENTRAL.size
     end = at + name_length + extra_length + comment_length
@@ -121,7 +129,7 @@ def _central_entry(data: bytes, at: int, where: str) -> tuple[tuple[str, int, in
     size, packed, header = _large_fields(extra, [size, packed, header], where)
     if flags & _ENCRYPTED or method != _STORED or packed != size:
         raise _malformed(f"the entry {name} is compressed or encrypted", where)
-    return (name, size, header), end
+    return (name, size, header, crc32), end
 
 
 def _large_fields(extra: bytes, values: list[int], where: str) -> list[int]:
@@ -141,16 +149,16 @@ def _large_fields(extra: bytes, values: list[int], where: str) -> list[int]:
     return values
 
 
-def _in_order(found: list[tuple[int, str, int]], directory: int, where: str) -> dict[str, Member]:
+def _in_order(found: list[tuple[int, str, int, int]], directory: int, where: str) -> dict[str, Member]:
     """The entries by name, each known to end before the next begins."""
     members: dict[str, Member] = {}
-    limits = [*(header for header, _, _ in found), directory][1:]
-    for (header, name, size), limit in zip(found, limits, strict=True):
+    limits = [*(header for header, *_ in found), directory][1:]
+    for (header, name, size, crc32), limit in zip(found, limits, strict=True):
         if name in members:
             raise _malformed(f"the entry {name} is present twice", where)
         if header + _LOCAL.size + len(name.encode()) + size > limit:
             raise _malformed(f"the entry {name} overlaps what follows it", where)
-        members[name] = Member(name, size, header, limit)
+        members[name] = Member(name, size, header, limit, crc32)
     return members
 
 
