@@ -103,6 +103,30 @@ def test_a_second_fetch_of_a_layer_asks_nobody(hub: LocalHub, falcon: Path, tmp_
     assert len(hub.log) == requests
 
 
+def test_a_byte_flipped_on_its_way_is_noticed(
+    hub: LocalHub, falcon: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In an archive of torch by its checksums; in safetensors, which have none, by what came the first time."""
+    clean, results, again = tmp_path / "clean", tmp_path / "results", "fetched once more"
+    run_resolve(FALCON | {"layers": [0, 1, 2]}, clean)
+    run_fetch_layer(FALCON, clean, 1)
+    run_resolve(FALCON | {"layers": [0, 1, 2]}, results)
+    hub.fault("flip", path="*.bin", method="GET", host="cdn", after=300)
+    run_fetch_layer(FALCON, results, 1)
+    assert again in capsys.readouterr().err
+    assert (results / "layer-01.safetensors").read_bytes() == (clean / "layer-01.safetensors").read_bytes()
+
+    hub.repository("some/llama").add_folder(make_llama_repo(tmp_path / "llama", layers=1))
+    llama, results = {"source": "hub", "repo": "some/llama", "revision": "main"}, tmp_path / "llama-results"
+    run_resolve(llama | {"layers": [0]}, results)
+    first = run_fetch_layer(llama, results, 0)
+    for path in [*results.glob("layer-*"), *results.glob("kept/*.safetensors")]:
+        path.unlink()
+    hub.fault("flip", path="*.safetensors", method="GET", host="cdn", after=8)
+    assert run_fetch_layer(llama, results, 0) == first
+    assert again in capsys.readouterr().err
+
+
 def test_offline_the_cache_of_huggingface_hub_is_enough(
     hub: LocalHub, falcon: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

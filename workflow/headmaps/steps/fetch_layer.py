@@ -14,11 +14,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         options = arguments(__doc__, ["--source", "--layer", "--output", "--record"], argv)
         source = read_json(options.source)
         identity = layers.identity_of(source, options.layer)
-        facts = layers.take_kept(options.output, identity) if identity else None
+        # whole files are here and were checked against the Hub's hash: better than bytes that were fetched by range
+        whole = options.spec.get("fetch") == "full"
+        facts = layers.take_kept(options.output, identity) if identity and not whole else None
         if facts is None:
+            earlier = layers.hashes_kept(options.output, identity) if identity else None
             # the source record decides what is read, the entry only how: `fetch: full` reads the fetched files
             store = store_of({**options.spec, **source}, options.source.parent)
-            facts = layers.fetch_layer(source, options.layer, store, options.output)
+            facts = layers.fetch_layer(source, options.layer, store, options.output, earlier)
             report(store)
             if identity:
                 layers.keep(options.output, identity, facts)
