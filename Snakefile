@@ -35,7 +35,7 @@ wildcard_constraints:
     model=MODEL_WILDCARD,
     layer_norm="raw|gain|gain_and_center|gain_and_center_write",
     matrix="value|qk|qk_nope|qk_rope",
-    kind="shuffle|rows|internal|unpaired",
+    kind="spectrum|shuffle|rows|internal|unpaired",
     layer=r"\d+",
 
 

@@ -21,6 +21,7 @@ SHA256 = r"^[0-9a-f]{64}$"
 LayerNorm = Literal["raw", "gain", "gain_and_center", "gain_and_center_write"]
 BaselineKind = Literal["gaussian", "spectrum", "shuffle", "rows", "internal", "unpaired"]
 HAAR_KINDS = ("gaussian", "spectrum")
+POOL_SUFFICES = ("gaussian",)  # `spectrum` also has eigenvalues and the like of each head's own singular values
 Matrix = Literal["value", "qk", "qk_nope", "qk_rope"]
 LayerNumber = Annotated[int, Field(ge=0)]
 
@@ -157,11 +158,13 @@ class Baselines(_Section):
 
     kinds: list[BaselineKind] = Field(
         default=["gaussian"],
-        description="`gaussian` and `spectrum` come from one pool of random frames; `shuffle`, `rows` and `internal` "
-        "are drawn per head; `unpaired` is enumerated from the real factors.",
+        description="`gaussian` and `spectrum` come from one pool of random frames; `shuffle`, `rows`, `internal` and "
+        "the eigenvalues of `spectrum` are drawn per head; `unpaired` is enumerated from the real factors.",
     )
     draws: Annotated[int, Field(ge=2, le=100_000)] = Field(
-        default=64, description="Draws per head of `shuffle`, `rows` and `internal`, and at most of `unpaired`."
+        default=64,
+        description="Draws per head of `shuffle`, `rows`, `internal` and of the eigenvalues of `spectrum`; at most of "
+        "`unpaired`.",
     )
     pool: Annotated[int, Field(ge=4096, le=1_000_000)] = Field(
         default=4096, description="Draws in the pool of `gaussian` and `spectrum`."

@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from headmaps import specs
-from headmaps.config import HAAR_KINDS, Comparison, Config, HubModel, LocalModel, WheelModel, expanded_models
+from headmaps.config import (
+    HAAR_KINDS,
+    POOL_SUFFICES,
+    Comparison,
+    Config,
+    HubModel,
+    LocalModel,
+    WheelModel,
+    expanded_models,
+)
 from headmaps.errors import ConfigError
 from headmaps.figures.names import FIGURES, FigureJob, jobs
 from headmaps.references import check_references
@@ -240,7 +249,7 @@ class Plan:
         if set(self.config.baselines.kinds) & set(HAAR_KINDS):
             files.append(self.path(model, f"baselines/haar{suffix}"))
         for kind in self.config.baselines.kinds:
-            if kind not in HAAR_KINDS:
+            if kind not in POOL_SUFFICES:
                 files += self.layer_files(model, f"{layer_norm}/baselines/{kind}", suffix)
         return files
 
