@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from headmaps.baselines import KINDS, Sampler, baseline_layer
+from headmaps.baselines import ALL_COSTS, KINDS, Sampler, baseline_layer
 from headmaps.decomposition import decompose, pair_quantities
 from headmaps.geometry import write_geometry
+from headmaps.haar import COSTLY_DRAWS, make_pool
 from headmaps.heads import LayerHeads
 from headmaps.layer_factors import LayerFactors
-from headmaps.quantities import HAAR_KINDS, null_names, quantities
+from headmaps.quantities import FROM_THE_POOL, HAAR_KINDS, REGISTRY, null_names, quantities
 from headmaps.quantities import KINDS as NAMES
 from headmaps.records import read_arrays, read_json, write_array, write_arrays, write_json
 from headmaps.steps import baseline as baseline_step
@@ -228,12 +229,63 @@ def test_heads_that_share_one_key_value_head_have_no_unpaired_draws():
 def test_a_layer_has_the_draws_of_every_quantity_that_the_kind_asks_something_of(kind):
     geometry = a_geometry(H=4, KV=2)
     arrays = baseline_layer(a_layer(geometry), geometry, kind=kind, draws=6, key=(0, "m", 0), matrices=["value", "qk"])
-    names = null_names(kind, ("products", "svd", "eigenvalues"))
+    names = null_names(kind, ALL_COSTS)
     assert set(arrays) == {f"{matrix}.{name}" for matrix in ("value", "qk") for name in names}
     n = {"value": 2, "qk": 1} if kind == "unpaired" else {"value": 6, "qk": 6}
     for name, array in arrays.items():
         assert array.shape == (4, n[name.partition(".")[0]])
         assert np.isfinite(array).all()
+
+
+def test_pool_and_layer_together_have_every_quantity_of_the_spectrum_null():
+    geometry = a_geometry(H=2, KV=2)
+    layer = a_layer(geometry)
+    arrays = baseline_layer(layer, geometry, kind="spectrum", draws=40, key=(0, "m", 0), matrices=["qk"])
+    here = {name.removeprefix("qk.") for name in arrays}
+    assert not here & set(FROM_THE_POOL)
+    assert here | set(FROM_THE_POOL) == set(null_names("spectrum", ALL_COSTS))
+    for name in here:
+        assert arrays[f"qk.{name}"].shape == (2, 40 if REGISTRY[name].cost == "eigenvalues" else COSTLY_DRAWS)
+
+
+@pytest.mark.parametrize("name", ["symmetric_share", "commutator_share", "spectral_radius", "henrici_share"])
+def test_the_spectrum_null_of_a_layer_has_the_law_of_whole_matrices_with_the_heads_spectrum(name):
+    geometry = a_geometry(H=1, KV=1)
+    layer = a_layer(geometry)
+    drawn = baseline_layer(layer, geometry, kind="spectrum", draws=400, key=(0, "m", 0), matrices=["value"])
+    sigma = decompose(layer.W_V[0], layer.W_O[0]).sigma
+    rng = np.random.default_rng(8)
+
+    def whole():
+        U, V = (np.linalg.qr(rng.standard_normal((geometry.d_model, len(sigma))))[0] for _ in range(2))
+        return quantities(sigma, V.T @ U, names=[name])[name]
+
+    assert same_law(drawn[f"value.{name}"][0], np.array([whole() for _ in range(400)]))
+
+
+def test_the_spectrum_null_takes_the_pools_own_vectors():
+    # all singular values alike: nothing depends on the head but its scale, and the pool has the same draws of Z
+    geometry = a_geometry(H=1, KV=1)
+    d, r = geometry.d_model, geometry.d_head
+    Q = np.linalg.qr(np.random.default_rng(0).standard_normal((d, d)))[0]
+    heads = LayerHeads(Q[None, :, :r], Q[None, :, :r], Q[None, :, :r], Q[None, :, r : 2 * r].transpose(0, 2, 1))
+    drawn = baseline_layer(heads, geometry, kind="spectrum", draws=9, key=(4, "m", 0), matrices=["value"])
+    # ||Z||^2 / r, which the pool has, is the commutator's norm in another guise: 2 - 2 ||Z||^2 / r = ||[W, W^T]||^2 / r
+    pool = make_pool(d, r, COSTLY_DRAWS, 4)
+    np.testing.assert_allclose(
+        drawn["value.commutator_norm"][0] ** 2 / (2 * r), 1 - pool["subspace_overlap"], rtol=1e-9
+    )
+
+
+def test_a_head_of_lower_rank_has_no_spectrum_null():
+    geometry = a_geometry(H=2, KV=2)
+    plain = a_layer(geometry)
+    W_O = plain.W_O.copy()
+    W_O[1, -1] = 0
+    heads = LayerHeads(plain.W_Q, plain.W_K, plain.W_V, W_O)
+    for values in baseline_layer(heads, geometry, kind="spectrum", draws=3, key=(0,), matrices=["value"]).values():
+        assert np.isfinite(values[0]).all()
+        assert np.isnan(values[1]).all()
 
 
 def test_draws_are_of_the_treated_factors():
@@ -295,7 +347,8 @@ def test_the_baseline_step_writes_draws_and_says_how_many(results):
     assert set(written) == set(expected)
     for name, array in expected.items():
         np.testing.assert_array_equal(written[name], array)
-    assert read_json(record)["facts"]["draws"] == {"value": 2, "qk": 1}
+    draws = read_json(record)["facts"]["draws"]
+    assert (draws["value.self_mean"], draws["qk.self_mean"], set(draws)) == (2, 1, set(expected))
 
 
 def test_the_pool_step_writes_a_pool_for_every_rank_of_the_model(results):

@@ -18,7 +18,7 @@ from headmaps.blocks import block_labels
 from headmaps.decomposition import decompose_layer
 from headmaps.errors import ResultError
 from headmaps.geometry import Geometry, Norm, Position
-from headmaps.haar import pool_arrays, pool_blocks
+from headmaps.haar import COSTLY_DRAWS, pool_arrays, pool_blocks
 from headmaps.heads import LayerHeads
 from headmaps.layer_factors import LayerFactors
 from headmaps.null_columns import Heads, spectrum_draws
@@ -87,7 +87,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
             arrays = decompose_layer(heads, GEOMETRY, matrix)
             arrays |= precision_arrays(heads, GEOMETRY, matrix, "raw", layer, arrays)
             write_arrays(root / f"decomposition/{matrix}/layer-{layer:02d}.npz", arrays)
-        for kind in ("shuffle", "unpaired"):
+        for kind in ("spectrum", "shuffle", "unpaired"):
             draws = baseline_layer(heads, GEOMETRY, kind=kind, draws=16, key=(0, "made", layer), matrices=MATRICES)
             write_arrays(root / f"baselines/{kind}/layer-{layer:02d}.npz", draws)
     return Results(root)
@@ -198,10 +198,29 @@ def test_spectrum_draws_are_those_of_the_heads_own_sigma_with_the_pools_vectors(
 def test_spectrum_columns_exist_for_vectors_and_weights_but_not_for_the_spectrum(rows: list[dict[str, str]]) -> None:
     there = {name for name in REGISTRY if f"{name}_spectrum_p" in rows[0]}
     assert {"self_mean", "self_energy", "input_ortho_energy", "trace", "principal_angle_min"} <= there
-    assert not there & set(SPECTRAL_NAMES)
+    assert there == set(REGISTRY) - set(SPECTRAL_NAMES)
     assert np.isnan(column(rows, "self_mean_spectrum_p", "value")).tolist() == [False] * 3 + [True] + [False] * 3 + [
         True
     ]
+
+
+def test_every_comparison_says_how_many_draws_it_rests_on(rows: list[dict[str, str]]) -> None:
+    for kind in KINDS:
+        for name, entry in REGISTRY.items():
+            if kind not in entry.nulls:
+                assert not [column for column in rows[0] if column.startswith(f"{name}_{kind}_")]
+                continue
+            most = column(rows, f"{kind}_draws", "qk")
+            own = column(rows, f"{name}_{kind}_draws", "qk") if f"{name}_{kind}_draws" in rows[0] else most
+            p = column(rows, f"{name}_{kind}_p", "qk")
+            halves = p * (own + 1) / 2  # 1 + the smaller number of draws on one side
+            whole = np.abs(halves - np.round(halves)) < 1e-9
+            assert (whole | (p == 1))[~np.isnan(p)].all(), f"{name} {kind}"
+            assert np.isnan(p).all() == (own == 0).all(), f"{name} {kind}"
+    eigen = column(rows, "spectral_radius_spectrum_draws", "value")
+    assert eigen.tolist() == [16] * 3 + [0] + [16] * 3 + [0], "a head of lower rank has none"
+    assert set(column(rows, "spectrum_draws", "value")) == set(column(rows, "gaussian_draws", "value")) == {POOL}
+    assert column(rows, "commutator_share_spectrum_draws", "qk").tolist() == [COSTLY_DRAWS] * 2 * H
 
 
 def test_literal_draws_are_compared_head_by_head(rows: list[dict[str, str]], results: Results) -> None:

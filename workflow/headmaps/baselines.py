@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from headmaps.decomposition import in_bases, sigma_and_Z
-from headmaps.haar import gaussian_sigmas, haar_blocks
+from headmaps.decomposition import in_bases, numerical_rank, sigma_and_Z
+from headmaps.haar import COSTLY_DRAWS, gaussian_sigmas, haar_blocks, pool_blocks
 from headmaps.layer_factors import LayerFactors
-from headmaps.quantities import null_names, quantities
+from headmaps.quantities import FROM_THE_POOL, REGISTRY, null_names, quantities
 from headmaps.seeds import generator
 
 if TYPE_CHECKING:
@@ -195,11 +195,15 @@ def baseline_layer(
 
     Returns:
         `{matrix}.{quantity}` (H, N); N = 0 where nothing can be drawn (KV = 1) or Z means nothing (cross-attention).
+        Of `spectrum` only what the Haar pool does not serve; its quantities without eigenvalues have `COSTLY_DRAWS`.
     """
     names = null_names(kind, ALL_COSTS)
     arrays: dict[str, Float] = {}
     for matrix in matrices:
         layer = LayerFactors(heads, geometry, matrix, treatment)
+        if kind == "spectrum":
+            arrays |= {f"{matrix}.{name}": found for name, found in spectrum_layer(layer, draws, key[0]).items()}
+            continue
         sampler = Sampler(layer, key, draws)
         rows: list[dict[str, Float]] = []
         for head in range(layer.n_heads):
@@ -207,3 +211,36 @@ def baseline_layer(
             rows.append(quantities(sigma, Z, names=names) if len(sigma) else dict.fromkeys(names, np.empty(0)))
         arrays |= {f"{matrix}.{name}": np.stack([row[name] for row in rows]) for name in names}
     return arrays
+
+
+def spectrum_layer(layer: LayerFactors, draws: int, seed: object) -> dict[str, Float]:
+    """The spectrum null of what needs whole draws of Z: tr W^2, the commutator and eigenvalues.
+
+    Z is the Haar pool's (`headmaps.haar.pool_blocks`), the same for all heads of a shape; sigma is each head's own.
+
+    Args:
+        layer: the factors, treated.
+        draws: how many draws eigenvalues are evaluated on; the others are on `COSTLY_DRAWS`.
+        seed: of the pool.
+
+    Returns:
+        quantity -> (H, N); NaN for a head of less than full rank, whose vectors live in fewer pairs than the draws'.
+    """
+    own = [name for name in null_names("spectrum", ALL_COSTS) if name not in FROM_THE_POOL]
+    eigen = [name for name in own if REGISTRY[name].cost == "eigenvalues"]
+    if not layer.comparable:
+        return {name: np.empty((layer.n_heads, 0)) for name in own}
+    d, r = layer.d_model, layer.rank
+    Z = np.concatenate([Z for _, _, Z in pool_blocks(d, r, max(draws, COSTLY_DRAWS), seed)])
+    parts = ((eigen, Z[:draws]), ([name for name in own if name not in eigen], Z[:COSTLY_DRAWS]))
+    found = {name: np.full((layer.n_heads, len(some)), np.nan) for names, some in parts for name in names}
+    for head, (A, B, factors) in enumerate(layer):
+        R_A, R_B, _ = in_bases(A, B, factors)
+        sigma = np.linalg.svd(R_A @ R_B.T, compute_uv=False)
+        if numerical_rank(sigma, d, float(np.linalg.norm(R_A) * np.linalg.norm(R_B))) < r:
+            continue
+        for names, some in parts:
+            values = quantities(np.broadcast_to(sigma, (len(some), r)), some, names=names)
+            for name in names:
+                found[name][head] = values[name]
+    return found

@@ -141,7 +141,7 @@ def gaussian_sigmas(generators: Iterable[np.random.Generator], d: int, r: int) -
     return np.asarray(np.linalg.svd(A @ B.mT, compute_uv=False) / scale[:, None])
 
 
-def pool_blocks(d: int, r: int, draws: int, seed: int) -> Iterator[tuple[int, list[np.random.Generator], Float]]:
+def pool_blocks(d: int, r: int, draws: int, seed: object) -> Iterator[tuple[int, list[np.random.Generator], Float]]:
     """The Z blocks of a pool, in batches that stay small.
 
     Yields:

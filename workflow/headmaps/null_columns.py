@@ -2,7 +2,8 @@
 
 `gaussian`: the pool's draws are of factors of norm 1, so a quantity of degree k in the scale of W is multiplied by
 `(||A||_F ||B||_F)^k` of the head. `spectrum`: U and V are Haar given the head's own sigma; quantities without weights
-have the gaussian's law, weighted ones come from the pool's squared entries and the head's sigma, as one matrix product.
+have the gaussian's law; energy shares and traces come from the pool's squared entries and overlaps and the heads'
+sigma, as one matrix product; what needs more of a draw (tr W^2, the commutator, eigenvalues) was drawn layer by layer.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headmaps.errors import ResultError
-from headmaps.quantities import HAAR_KINDS, REGISTRY
+from headmaps.quantities import FROM_THE_POOL, HAAR_KINDS, REGISTRY
 from headmaps.records import read_arrays
 from headmaps.significance import (
     Significance,
@@ -28,15 +29,17 @@ from headmaps.significance import (
 Float = NDArray[np.float64]
 Columns = dict[str, NDArray[Any]]
 
-UNWEIGHTED = (
-    *("self_mean", "rotation_mean", "ortho_mean", "overlap_mean", "negative_share", "subspace_overlap"),
-    *("input_rotation_mean", "input_ortho_mean"),
-    *("principal_angle_min", "principal_angle_mean", "principal_angle_max"),
-)
-"""Quantities of the vectors alone: their law is the same whatever the spectrum."""
-
 HEADS_AT_A_TIME = 256
 """Heads compared with the spectrum null at once: 8 MB of draws a quantity for a pool of 4096."""
+
+WEIGHTED = (
+    *("self_energy", "rotation_energy", "ortho_energy", "input_rotation_energy", "input_ortho_energy"),
+    *("trace", "trace_share"),
+)
+"""The quantities of `spectrum_draws`."""
+
+UNWEIGHTED = tuple(name for name in FROM_THE_POOL if name not in WEIGHTED)
+"""Quantities of the vectors alone: their law is the same whatever the spectrum."""
 
 NOT_ADJUSTED = ("unpaired",)
 """Kinds whose draws are other real factors of the model, shared between heads: no correction is offered for them."""
@@ -95,9 +98,10 @@ def null_columns(
         literal: kind -> quantity -> (n, N) draws; NaN where a head has fewer.
 
     Returns:
-        (columns, facts): `{quantity}_{kind}_mean _sd _difference _ratio _z _p _p_adjusted` and `{kind}_draws`; and per
-        kind the number of draws (the most; quantities with fewer are named), the smallest p they allow, how many heads
-        must reach it before Benjamini-Hochberg rejects any, which quantities have adjusted p values, and why.
+        (columns, facts): `{quantity}_{kind}_mean _sd _difference _ratio _z _p _p_adjusted`, `{kind}_draws`, and
+        `{quantity}_{kind}_draws` where a quantity has a number of draws of its own; and per kind the number
+        of draws (the most; quantities with fewer are named), the smallest p they allow, how many heads must reach it
+        before Benjamini-Hochberg rejects any, which quantities have adjusted p values, which have none, and why.
     """
     columns: Columns = {}
     facts: dict[str, Any] = {}
@@ -113,10 +117,24 @@ def null_columns(
                 values["p_adjusted"] = benjamini_hochberg(one.p)
                 adjusted.append(name)
             columns |= {f"{name}_{kind}_{key}": value for key, value in values.items()}
-        columns[f"{kind}_draws"] = np.max([one.draws for one in found.values()], axis=0)
+        columns |= _draws_columns(kind, found)
         facts[kind] = _facts(kind, {name: int(one.draws.max(initial=0)) for name, one in found.items()}, adjusted)
         facts[kind]["heads_needed_for_a_rejection"] = heads_needed(facts[kind]["draws"], len(heads.scale))
     return columns, facts
+
+
+def has_own_draws(kind: str, name: str) -> bool:
+    """Whether a quantity's number of draws is not that of the kind's others: it needs more than the pool's sums."""
+    costly = REGISTRY[name].cost != "products" or (kind == "spectrum" and name not in FROM_THE_POOL)
+    return kind in HAAR_KINDS and costly
+
+
+def _draws_columns(kind: str, found: Mapping[str, Significance]) -> Columns:
+    """`{kind}_draws` of all quantities but those that have a column of their own."""
+    own = {f"{name}_{kind}_draws": one.draws for name, one in found.items() if has_own_draws(kind, name)}
+    # most: a draw that is zero throughout counts for the sizes alone
+    most = np.max([one.draws for name, one in found.items() if not has_own_draws(kind, name)], axis=0)
+    return {f"{kind}_draws": most} | own
 
 
 def _facts(kind: str, draws: Mapping[str, int], adjusted: Sequence[str]) -> dict[str, Any]:
@@ -126,32 +144,34 @@ def _facts(kind: str, draws: Mapping[str, int], adjusted: Sequence[str]) -> dict
         "fewer_draws": {name: number for name, number in draws.items() if number < most},
         "smallest_p": smallest_p(most),
         "adjusted": list(adjusted),
-        "adjustment": _why(kind, bool(adjusted)),
+        "not_adjusted": [name for name in draws if name not in adjusted],
+        "adjustment": _why(kind, len(adjusted), len(draws)),
     }
 
 
-def _why(kind: str, adjusted: bool) -> str:
+def _why(kind: str, adjusted: int, asked: int) -> str:
+    few = "too few draws for the Benjamini-Hochberg procedure to find a few heads among all"
     if kind in NOT_ADJUSTED:
         return "not adjusted: the draws are pairings of real factors, which the heads share"
     if not adjusted:
-        return "not adjusted: too few draws for the Benjamini-Hochberg procedure to find a few heads among all"
-    return "Benjamini-Hochberg over the heads of one matrix; grouped heads share a factor, so their p are dependent"
+        return f"not adjusted: {few}"
+    text = "Benjamini-Hochberg over the heads of one matrix; grouped heads share a factor, so their p are dependent"
+    return text if adjusted == asked else f"{text}; not for the quantities under not_adjusted: {few}"
 
 
 def _comparisons(
     kind: str, heads: Heads, pool: Mapping[str, Float], literal: Mapping[str, Float]
 ) -> Iterator[tuple[str, Significance]]:
     asked = [name for name, entry in REGISTRY.items() if kind in entry.nulls]
-    if kind not in HAAR_KINDS:
+    if kind in HAAR_KINDS:
         for name in asked:
-            if name in literal:
-                yield name, significance(heads.columns[name], literal[name])
-        return
-    for name in asked:
-        if name in pool and (kind == "gaussian" or name in UNWEIGHTED):
-            yield name, _against_pool(heads, name, pool[name], full_rank_only=kind == "spectrum")
+            if name in pool and (kind == "gaussian" or name in UNWEIGHTED):
+                yield name, _against_pool(heads, name, pool[name], full_rank_only=kind == "spectrum")
     if kind == "spectrum":
         yield from _against_spectrum(heads, pool)
+    for name in asked:
+        if name in literal:
+            yield name, significance(heads.columns[name], literal[name])
 
 
 def _against_spectrum(heads: Heads, pool: Mapping[str, Float]) -> Iterator[tuple[str, Significance]]:

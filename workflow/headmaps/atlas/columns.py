@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headmaps.factor_quantities import FACTOR_REGISTRY, FactorQuantity
-from headmaps.quantities import REGISTRY, Quantity
+from headmaps.quantities import KINDS, REGISTRY, Quantity
 
 Float = NDArray[np.float64]
 
@@ -43,12 +43,12 @@ OTHERS = {
 
 def describe_columns(names: Sequence[str]) -> list[dict[str, Any]]:
     """Each column: its words, and which quantity, baseline kind and statistic it is of."""
-    kinds = [name.removesuffix("_draws") for name in names if name.endswith("_draws")]
+    kinds = kinds_of(names)
     columns = []
     for name in names:
         quantity, kind, statistic = parts(name, kinds)
         label = label_of(quantity)
-        if statistic == "draws":
+        if statistic == "draws" and not quantity:
             label = f"{kind}: {STATISTICS[statistic]}"
         elif statistic == "precision":
             label = f"{label}, change by storage"
@@ -57,6 +57,11 @@ def describe_columns(names: Sequence[str]) -> list[dict[str, Any]]:
         found = {"name": name, "label": label, "quantity": quantity, "kind": kind, "statistic": statistic}
         columns.append(found | {"diverging": statistic in DIVERGING})
     return columns
+
+
+def kinds_of(names: Sequence[str]) -> list[str]:
+    """The baseline kinds that a table has columns of, in its order."""
+    return [name.removesuffix("_draws") for name in names if name.removesuffix("_draws") in KINDS]
 
 
 def label_of(quantity: str) -> str:

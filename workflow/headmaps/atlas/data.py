@@ -79,7 +79,7 @@ class ModelData:
         with_Z = max(1, ROOM // max(entries, 1))
         self.drawn = range(min(with_Z, len(inputs.treatments)))
         self.names = list(dict.fromkeys(name for numbers, _ in self.tables for name in numbers))
-        self.kinds = [name.removesuffix("_draws") for name in self.names if name.endswith("_draws")]
+        self.kinds = words.kinds_of(self.names)
         self.comparable = [self._comparable(matrix) for matrix in range(len(self.grid.matrices))]
         self.pair_names = self._pair_names()
 

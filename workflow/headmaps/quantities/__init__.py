@@ -12,12 +12,34 @@ from headmaps.quantities.pairs import Array, Float, HeadPairs
 from headmaps.quantities.quantity import HAAR_KINDS, KINDS, Quantity
 from headmaps.quantities.table import ENTRIES, SPECTRUM
 
-__all__ = ["HAAR_KINDS", "KINDS", "REGISTRY", "SPECTRAL_NAMES", "HeadPairs", "Quantity", "null_names", "quantities"]
+__all__ = [
+    "FROM_THE_POOL",
+    "HAAR_KINDS",
+    "KINDS",
+    "REGISTRY",
+    "SPECTRAL_NAMES",
+    "HeadPairs",
+    "Quantity",
+    "null_names",
+    "quantities",
+]
 
 REGISTRY: dict[str, Quantity] = {entry.name: entry for entry in ENTRIES}
 
 SPECTRAL_NAMES = tuple(entry.name for entry in SPECTRUM)
 """Quantities of sigma alone: they exist where Z does not (cross-attention)."""
+
+
+FROM_THE_POOL = (
+    *("self_mean", "rotation_mean", "ortho_mean", "overlap_mean", "negative_share", "subspace_overlap"),
+    *("input_rotation_mean", "input_ortho_mean"),
+    *("principal_angle_min", "principal_angle_mean", "principal_angle_max"),
+    *("self_energy", "rotation_energy", "ortho_energy", "input_rotation_energy", "input_ortho_energy"),
+    *("trace", "trace_share"),
+)
+"""What the Haar pool alone says of the spectrum null: quantities of the vectors, whose law is the same whatever the
+spectrum, and those that are linear in squared entries or overlaps. The others need whole draws of Z with the head's own
+sigma: they are drawn layer by layer, as the literal kinds are."""
 
 
 def quantities(

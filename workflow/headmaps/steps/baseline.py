@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             treatment=spec["layer_norm"],
         )
         write_arrays(given.output, arrays)
-        facts = {"draws": {name.partition(".")[0]: int(values.shape[1]) for name, values in arrays.items()}}
+        facts = {"draws": {name: int(values.shape[1]) for name, values in arrays.items()}}
         write_record(given.record, "baseline", spec, {"arrays": given.output}, facts)
         write_made(given.record, "baseline", spec, [given.geometry, given.heads.with_suffix(".json")])
 
