@@ -9,6 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from headmaps.errors import ConfigError
+
 _EXAMPLES = {
     "models": """models:
   - {name: mine, layers: 12, source: local, path: /data/my-checkpoint}
@@ -36,6 +38,28 @@ def explain(error: ValidationError, raw: Mapping[str, Any], files: Sequence[str]
         texts.append("To paste:\n" + "\n".join(f"    {line}" for line in _EXAMPLES[section].splitlines()))
     head = "The configuration has a mistake." if len(problems) == 1 else "The configuration has mistakes."
     return "\n\n".join([head, *texts])
+
+
+def unreadable(file: str) -> ConfigError | None:
+    """What keeps a file from being read as a configuration at all: no YAML, or no keys at its top level."""
+    import yaml
+
+    try:
+        value = yaml.safe_load(Path(file).read_bytes())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        tab = "; YAML is indented with spaces, not tabs" if "\\t" in str(error.problem) else ""
+        what = f"the configuration is not valid YAML: {error.problem}{tab}"
+        return ConfigError(what, where=f"{file}{place}", do="correct this line or the one before it")
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        return ConfigError(f"the configuration is not valid YAML: {error}", where=file, expected="a UTF-8 text file")
+    if isinstance(value, dict):
+        return None
+    found = "is empty" if value is None else f"is {_shown(value)}"
+    return ConfigError(
+        f"the configuration {found}", where=file, expected=f"keys at the top level, such as\n{_EXAMPLES['models']}"
+    )
 
 
 def _one_per_field(problems: list[ErrorDetails], raw: Mapping[str, Any]) -> list[tuple[list[str | int], ErrorDetails]]:
