@@ -55,9 +55,9 @@ LLAMA_CASES = [
     Case(
         "qwen2",
         "qwen2",
-        GQA | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1, "rope_parameters": ROPE},
+        WIDE | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1, "rope_parameters": ROPE},
     ),
-    Case("qwen2_moe", "qwen2_moe", GQA | EXPERTS | {"rope_parameters": ROPE, "use_sliding_window": False}),
+    Case("qwen2_moe", "qwen2_moe", WIDE | EXPERTS | {"rope_parameters": ROPE, "use_sliding_window": False}),
     Case("qwen3", "qwen3", WIDE | {"rope_parameters": ROPE}),
     Case("qwen3_moe", "qwen3_moe", WIDE | EXPERTS | {"rope_parameters": ROPE, "num_local_experts": 2}),
     Case(
@@ -99,7 +99,7 @@ LLAMA_CASES = [
         },
         post_norm="layers.{i}.post_attention_layernorm",
     ),
-    Case("phi", "phi", GQA | {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}}, writes="dense"),
+    Case("phi", "phi", WIDE | {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}}, writes="dense"),
     Case(
         "phi-qk-norm",
         "phi",
@@ -109,7 +109,7 @@ LLAMA_CASES = [
     Case(
         "phi3",
         "phi3",
-        GQA | {"pad_token_id": 0, "rope_parameters": ROPE | {"partial_rotary_factor": 0.75}, "sliding_window": 4},
+        WIDE | {"pad_token_id": 0, "rope_parameters": ROPE | {"partial_rotary_factor": 0.75}, "sliding_window": 4},
         reads=("qkv_proj", "qkv_proj"),
     ),
     Case(
@@ -130,12 +130,14 @@ LLAMA_CASES = [
             "rope_parameters": ROPE | {"partial_rotary_factor": 0.5},
         },
     ),
-    Case("olmo", "olmo", GQA | {"clip_qkv": 0.6, "rope_parameters": ROPE}),
-    Case("olmo2", "olmo2", GQA | {"rope_parameters": ROPE}, norm=None, post_norm="layers.{i}.post_attention_layernorm"),
+    Case("olmo", "olmo", WIDE | {"clip_qkv": 0.6, "rope_parameters": ROPE}),
+    Case(
+        "olmo2", "olmo2", WIDE | {"rope_parameters": ROPE}, norm=None, post_norm="layers.{i}.post_attention_layernorm"
+    ),
     Case(
         "olmo3",
         "olmo3",
-        GQA
+        WIDE
         | {
             "sliding_window": 4,
             "layer_types": ["sliding_attention", "full_attention"],
@@ -144,12 +146,12 @@ LLAMA_CASES = [
         norm=None,
         post_norm="layers.{i}.post_attention_layernorm",
     ),
-    Case("cohere", "cohere", GQA | {"rope_parameters": ROPE}),
-    Case("cohere-qk-norm", "cohere", GQA | {"rope_parameters": ROPE, "use_qk_norm": True}),
+    Case("cohere", "cohere", WIDE | {"rope_parameters": ROPE}),
+    Case("cohere-qk-norm", "cohere", WIDE | {"rope_parameters": ROPE, "use_qk_norm": True}),
     Case(
         "cohere2",
         "cohere2",
-        GQA | FOUR | {"sliding_window": 4, "rope_parameters": ROPE},
+        WIDE | FOUR | {"sliding_window": 4, "rope_parameters": ROPE},
         layers=(0, 3),
     ),
     Case(
@@ -163,9 +165,9 @@ LLAMA_CASES = [
             "rope_parameters": YARN | {"truncate": False, "beta_fast": 32.0, "beta_slow": 1.0},
         },
     ),
-    Case("smollm3", "smollm3", GQA | FOUR | {"pad_token_id": 0, "rope_parameters": ROPE}, layers=(2, 3)),
-    Case("granite", "granite", GQA | {"attention_multiplier": 0.11, "rope_parameters": ROPE}),
-    Case("starcoder2", "starcoder2", GQA | {"sliding_window": 4, "rope_parameters": ROPE}),
+    Case("smollm3", "smollm3", WIDE | FOUR | {"pad_token_id": 0, "rope_parameters": ROPE}, layers=(2, 3)),
+    Case("granite", "granite", WIDE | {"attention_multiplier": 0.11, "rope_parameters": ROPE}),
+    Case("starcoder2", "starcoder2", WIDE | {"sliding_window": 4, "rope_parameters": ROPE}),
     Case("nemotron", "nemotron", WIDE | {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}}),
     Case("glm", "glm", WIDE | {"pad_token_id": 0, "rope_parameters": ROPE | {"partial_rotary_factor": 0.5}}),
     Case(

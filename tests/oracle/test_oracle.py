@@ -8,19 +8,18 @@ import json
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from headmaps.architectures import geometry_of, known_model_types, tensors_needed
-from headmaps.checkpoint.catalogue import open_checkpoint
-from headmaps.checkpoint.layers import fetch_layer
-from headmaps.checkpoint.resolve import source_record
-from headmaps.checkpoint.store import LocalStore
-from headmaps.geometry import Geometry, read_geometry, write_geometry
+from headmaps.architectures import known_model_types
+from headmaps.geometry import Geometry, read_geometry
 from headmaps.heads import LayerHeads, layer_heads, read_layer_heads
 from headmaps.positions import rotation
-from headmaps.records import write_json
+from headmaps.records import read_json
+from headmaps.steps import fetch_layer, resolve
+from headmaps.steps import geometry as geometry_step
 from headmaps.steps import heads as heads_step
 from oracle import rebuild
 from oracle.case import Case
@@ -44,38 +43,30 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("oracle")
 
 
-def source_of(case: Case) -> dict:
-    """source.json of a fixture, as the resolve step makes it."""
-    chosen = {"layers": list(case.layers), "stack": case.stack, "tower": case.tower}
-    spec = {"source": "local", "path": str(FIXTURES / case.name)} | {k: v for k, v in chosen.items() if v is not None}
-    return json.loads(
-        json.dumps(source_record(spec, open_checkpoint(LocalStore(FIXTURES / case.name)), tensors_needed))
-    )
+def run(step: Any, **flags: Any) -> None:
+    """One of the workflow's steps, with its flags."""
+    step.main([part for name, value in flags.items() for part in (f"--{name}", str(value))])
 
 
 @cache
 def rebuilt(case_name: str, scratch: Path) -> Rebuilt:
-    """The files of the heads step, read back."""
+    """A fixture taken through the steps of the workflow, from its folder to the files of its heads, read back."""
     case = next(case for case in CASES if case.name == case_name)
     folder = scratch / case.name
-    source = source_of(case)
-    write_json(folder / "source.json", source)
-    write_geometry(folder / "geometry.json", geometry_of(source))
-    geometry = read_geometry(folder / "geometry.json")
+    folder.mkdir()
+    entry = {"source": "local", "path": str(FIXTURES / case.name)}
+    chosen = {"layers": list(case.layers), "stack": case.stack, "tower": case.tower}
+    source, shape = folder / "source.json", folder / "geometry.json"
+    run(resolve, spec=json.dumps(entry | {key: value for key, value in chosen.items() if value}), source=source)
+    run(geometry_step, spec="{}", source=source, output=shape)
+    geometry = read_geometry(shape)
     heads = {}
     for layer in case.layers:
-        fetch_layer(source, layer, LocalStore(FIXTURES / case.name), folder / f"layer-{layer}.safetensors")
-        arguments = {
-            "spec": "{}",
-            "geometry": folder / "geometry.json",
-            "source": folder / "source.json",
-            "checkpoint": folder / f"layer-{layer}.safetensors",
-            "layer": layer,
-            "directory": folder / f"heads-{layer}",
-            "record": folder / f"heads-{layer}.json",
-        }
-        heads_step.main([part for name, value in arguments.items() for part in (f"--{name}", str(value))])
-        heads[layer] = read_layer_heads(folder / f"heads-{layer}", geometry)
+        tensors, record = folder / f"layer-{layer}.safetensors", folder / f"layer-{layer}.json"
+        run(fetch_layer, spec=json.dumps(entry), source=source, layer=layer, output=tensors, record=record)
+        files = {"directory": folder / f"heads-{layer}", "record": folder / f"heads-{layer}.json"}
+        run(heads_step, spec="{}", geometry=shape, source=source, checkpoint=tensors, layer=layer, **files)
+        heads[layer] = read_layer_heads(files["directory"], geometry)
     with np.load(FIXTURES / case.name / "expected.npz") as archive:
         expected = {name: archive[name] for name in archive.files}
     return Rebuilt(geometry, heads, expected)
@@ -221,9 +212,8 @@ def test_a_flat_split_of_a_per_head_tensor_fails(scratch: Path) -> None:
     """Pythia's query_key_value split into three equal blocks keeps every shape: only the numbers tell."""
     found = rebuilt("gpt_neox", scratch)
     flat = replace(found.geometry, layout="blocks")
-    case = next(case for case in CASES if case.name == "gpt_neox")
-    source = source_of(case)
-    tensors = heads_step.tensors_of_layer(scratch / case.name / "layer-0.safetensors", source, 0)
+    folder = scratch / "gpt_neox"
+    tensors = heads_step.tensors_of_layer(folder / "layer-0.safetensors", read_json(folder / "source.json"), 0)
     wrong = layer_heads(tensors, flat)
     assert wrong.W_Q.shape == found.heads[0].W_Q.shape
     x, stream, positions = inputs(found, 0)
