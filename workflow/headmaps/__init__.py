@@ -16,9 +16,25 @@ _PUBLIC = {
     "factors": "headmaps.heads",
     "Decomposition": "headmaps.decomposition",
     "decompose": "headmaps.decomposition",
+    "pair_quantities": "headmaps.decomposition",
+    "haar_means": "headmaps.haar",
+    "Checkpoint": "headmaps.notebook",
+    "open_checkpoint": "headmaps.notebook",
 }
 
-__all__ = ["Decomposition", "Geometry", "LayerHeads", "__version__", "decompose", "factors", "read_layer_heads"]
+__all__ = [
+    "Checkpoint",
+    "Decomposition",
+    "Geometry",
+    "LayerHeads",
+    "__version__",
+    "decompose",
+    "factors",
+    "haar_means",
+    "open_checkpoint",
+    "pair_quantities",
+    "read_layer_heads",
+]
 
 
 def __getattr__(name: str) -> Any:
