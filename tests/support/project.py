@@ -111,6 +111,11 @@ class Run:
         """All it printed."""
         return self.stdout + self.stderr
 
+    def failures(self) -> "dict[str, str]":
+        """The log of every failed job as it is shown to the user, by the path of the log."""
+        found = re.findall(r"(?ms)^Logfile (\S+?):\n=+\n(.*?)^=+$", self.text)
+        return dict(found)
+
     def jobs(self) -> Counter[str]:
         """The table of jobs that snakemake prints."""
         table = re.search(r"(?ms)^job +count\n-+ +-+\n(.*?)^total", self.text)

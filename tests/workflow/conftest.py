@@ -7,18 +7,8 @@ from typing import Any
 import pytest
 
 from support.checkpoints import write_llama
+from support.configs import SMALL_CONFIG
 from support.project import Project
-
-SMALL_CONFIG: dict[str, Any] = {
-    "models": [{"name": "tiny", "layers": 3, "source": "local", "path": "checkpoints/tiny"}],
-    "layer_norm": ["raw"],
-    "baselines": {"kinds": ["gaussian", "internal"], "draws": 8, "pool": 4096, "seed": 0},
-    "figures": {"formats": ["svg", "png"], "layers": "all", "heads": "auto", "histogram": "weighted"},
-    "rope_offsets": [],
-    "composition": False,
-    "comparisons": [],
-    "exact": False,
-}
 
 
 @pytest.fixture(scope="session")
