@@ -79,11 +79,13 @@ class Repository:
     Attributes:
         commits: full commit -> path -> content.
         refs: branch, tag or `refs/pr/N` -> full commit.
+        pull_requests: number -> author and title; their commits are `refs/pr/N` in `refs`.
         gated: files only for tokens that accepted; private: nothing at all without a token.
     """
 
     commits: dict[str, dict[str, Content]] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
+    pull_requests: dict[int, tuple[str, str]] = field(default_factory=dict)
     gated: bool = False
     private: bool = False
 

@@ -28,8 +28,8 @@ from hub.repository import Content, Fault, Repository, Request
 _ID = r"(?P<repo>[^/]+(?:/[^/]+)?)"
 _RESOLVE = re.compile(rf"/{_ID}/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
 _API = re.compile(
-    r"/api/models/(?P<repo>[^/]+(?:/(?!revision/|tree/|refs$|paths-info/|auth-check$)[^/]+)?)"
-    r"(?:/(?P<what>revision|tree|refs|paths-info|auth-check)(?:/(?P<revision>[^/]+))?(?:/(?P<path>.+))?)?"
+    r"/api/models/(?P<repo>[^/]+(?:/(?!revision/|tree/|refs$|paths-info/|auth-check$|discussions/)[^/]+)?)"
+    r"(?:/(?P<what>revision|tree|refs|paths-info|auth-check|discussions)(?:/(?P<revision>[^/]+))?(?:/(?P<path>.+))?)?"
 )
 _INVALID_TOKEN = "Invalid credentials in Authorization header"
 
@@ -217,6 +217,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._check_gate(repository, name)
             self._json(200, {})
             return
+        if what == "discussions":
+            self._json(200, self._discussion(repository, name, int(revision or 0)))
+            return
         commit, files = self._files(repository, revision or "main")
         if what == "tree":
             self._tree(name, files, parse_qs(query), commit, unquote(path or ""))
@@ -239,6 +242,17 @@ class _Handler(BaseHTTPRequestHandler):
             if file.lfs:
                 entry["lfs"] = {"sha256": file.sha256, "size": file.size, "pointerSize": 134}
         return entry
+
+    @staticmethod
+    def _discussion(repository: Repository, name: str, number: int) -> dict[str, object]:
+        if number not in repository.pull_requests:
+            raise _RefusedError(404, "", "Discussion not found")
+        author, title = repository.pull_requests[number]
+        return {
+            "num": number, "title": title, "author": {"name": author}, "status": "open", "isPullRequest": True,
+            "createdAt": "2023-06-21T15:35:31.000Z", "repo": {"name": name, "type": "model"}, "events": [],
+            "changes": {"base": "refs/heads/main"}, "filesWithConflicts": [],
+        }  # fmt: skip
 
     @staticmethod
     def _refs(repository: Repository) -> dict[str, list[dict[str, str]]]:

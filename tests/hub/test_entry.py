@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 import yaml
 
@@ -11,6 +13,8 @@ from headmaps.cli import main
 from headmaps.config import HubModel, LocalModel, read_config
 from hub.builders import FALCON_COMMIT, make_falcon_rw_repo, make_llama_repo, write_safetensors
 from hub.server import LocalHub
+
+ORACLE = Path(__file__).parents[1] / "oracle" / "fixtures"
 
 
 def entry(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[Any], str]:
@@ -40,6 +44,57 @@ def test_a_branch_becomes_a_full_commit(hub: LocalHub, llama: str, capsys: pytes
     assert (model.name, model.layers, model.repo, model.revision) == ("llama-tiny", 3, "some/llama-tiny", llama)
     assert f"# main is now commit {llama}" in printed
     assert "llama: 3 layers, d_model 64, 4 heads on 2 key/value heads of d_head 16, stored as BF16" in printed
+
+
+def test_a_pull_request_is_named_with_its_author(hub: LocalHub, llama: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Conversions to safetensors are pull requests by the Hub's own converter; anybody else can open one too."""
+    repository, title = hub.repository("some/llama-tiny"), "Adding `safetensors` variant of this model"
+    repository.refs |= {"refs/pr/25": llama, "refs/pr/26": llama}
+    repository.pull_requests = {25: ("SFconvertbot", title), 26: ("somebody", title)}
+    (model,), printed = entry(capsys, "hub:some/llama-tiny@refs/pr/25")
+    assert model.revision == llama
+    assert "# refs/pr/25 is by SFconvertbot, the Hub's converter: Adding" in printed
+    _, printed = entry(capsys, "hub:some/llama-tiny@refs/pr/26")
+    assert "# refs/pr/26 is by somebody, not by the repository's owner and not by the Hub's converter" in printed
+
+
+def test_one_of_several_gguf_files(hub: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "quantised"
+    for name in ("a-Q8_0.gguf", "b/b-Q4_0.gguf"):
+        write_gguf(folder / name)
+    hub.repository("some/quantised").add_folder(folder)
+    (model,), _ = entry(capsys, "hub:some/quantised")  # the other one lies in a folder of its own
+    assert model.file is None
+    (model,), printed = entry(capsys, "hub:some/quantised", "--file", "b/b-Q4_0.gguf")
+    assert (model.file, model.layers) == ("b/b-Q4_0.gguf", 2)
+    assert "gguf:llama: 2 layers, d_model 64, 4 heads on 2 key/value heads of d_head 16, stored as Q8_0" in printed
+    write_gguf(folder / "c-Q6_K.gguf")
+    hub.repository("some/quantised").add_folder(folder)
+    assert "2 GGUF files to choose from" in refusal(capsys, "hub:some/quantised")
+    assert "the file x.gguf is missing" in refusal(capsys, "hub:some/quantised", "--file", "x.gguf")
+    (model,), _ = entry(capsys, str(folder), "--file", "a-Q8_0.gguf")
+    assert model.path == str(folder / "a-Q8_0.gguf")
+
+
+@pytest.mark.parametrize("fixture", sorted(path.name for path in ORACLE.iterdir()))
+def test_every_family_of_the_oracle(fixture: str, capsys: pytest.CaptureFixture[str]) -> None:
+    config = json.loads((ORACLE / fixture / "config.json").read_text())
+    models, printed = entry(capsys, str(ORACLE / fixture))
+    parts = {"t5": ["encoder", "decoder", "cross"], "clip": ["text", "vision"]}
+    parts["whisper"] = parts["t5"]
+    assert [model.stack or model.tower for model in models] == parts.get(config["model_type"], [None])
+    for model in models:
+        latent = ["value", "qk_nope", "qk_rope"]
+        assert model.matrices == (latent if "deepseek" in fixture else ["value", "qk"])
+        assert f"{len(model.layer_numbers)} " in printed
+    if not parts.get(config["model_type"]):
+        some = {"qwen3_next": [1, 3]}
+        assert model.layer_numbers == some.get(fixture, list(range(number_of_layers(config))))
+
+
+def number_of_layers(config: dict[str, Any]) -> int:
+    """Under whichever name the family has it."""
+    return next(config[name] for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers") if name in config)
 
 
 def test_the_bytes_to_fetch_are_those_of_the_tensors(
@@ -76,6 +131,29 @@ def test_the_name_can_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert model.name == "comparison-model"  # reserved
     (model,), _ = entry(capsys, str(tmp_path / "comparison"), "--name", "mine")
     assert model.name == "mine"
+
+
+def write_gguf(path: Path) -> Path:
+    """A Llama of two layers whose matrices are Q8_0."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(2)
+    writer.add_embedding_length(64)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(16)
+    kind = gguf.GGMLQuantizationType.Q8_0
+    for layer in range(2):
+        for name, shape in {"q": (64, 64), "k": (32, 64), "v": (32, 64), "output": (64, 64)}.items():
+            weights = np.random.default_rng([layer, shape[0]]).normal(size=shape).astype("f4")
+            part = "attn_output" if name == "output" else f"attn_{name}"
+            writer.add_tensor(f"blk.{layer}.{part}.weight", gguf.quants.quantize(weights, kind), raw_dtype=kind)
+        writer.add_tensor(f"blk.{layer}.attn_norm.weight", np.ones(64, "f4"))
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    return path
 
 
 def write_t5(folder: Path) -> Path:

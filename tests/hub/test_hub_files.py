@@ -278,3 +278,13 @@ def test_a_token_is_written_nowhere(
     written = b"".join(path.read_bytes() for path in files.parent.rglob("*") if path.is_file())
     assert secret.encode() not in written
     assert secret not in json.dumps(record) + "".join(capfd.readouterr())
+
+
+def test_the_file_that_is_named_is_fetched_alone(hub: LocalHub, files: Path) -> None:
+    hub.repository("some/quantised").add({"q8/model.gguf": b"eight", "model.gguf": b"four", "config.json": b"{}"})
+    spec = {"repo": "some/quantised", "revision": "main", "file": "q8/model.gguf"}
+    record = fetch_files_from_hub(spec, files)
+    assert set(record["files"]) == {"config.json", "q8/model.gguf"}
+    assert (files / "q8/model.gguf").read_bytes() == b"eight"
+    with pytest.raises(CheckpointError, match=r"the file x\.gguf is missing(.|\n)*q8/model\.gguf"):
+        fetch_files_from_hub(spec | {"file": "x.gguf"}, files)

@@ -135,6 +135,12 @@ class HubModel(_Model):
         description="Several revisions, each a model named `name@revision`: training checkpoints.",
         examples=[["step1000", "step143000"]],
     )
+    file: str | None = Field(
+        default=None,
+        pattern=r"^[^/\\\s.][^/\\\s]*(/[^/\\\s.][^/\\\s]*)*$",
+        description="The checkpoint file in a repository that has several, of GGUF for instance.",
+        examples=["model-Q8_0.gguf"],
+    )
     fetch: Literal["tensors", "full"] = Field(
         default="tensors",
         description="`tensors` reads only the attention tensors (3 to 32 % of a checkpoint); "

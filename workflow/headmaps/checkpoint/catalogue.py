@@ -180,12 +180,20 @@ def choose_weights(store: Store, file: str | None) -> tuple[str, str, bool]:
             f"there are {len(found)} GGUF files to choose from",
             where=store.description,
             expected="one checkpoint",
-            do=f"name one of them as the model's file: {', '.join(found[:8])}",
+            do=f"name one of them: on the Hub as `file:` of the model's entry, on this machine as its `path`; "
+            f"found: {', '.join(found[:8])}",
         )
     raise _nothing(store)
 
 
 def _chosen(store: Store, file: str) -> tuple[str, str, bool]:
+    if file not in store.files():
+        near = [name for name in store.files() if name.endswith((".safetensors", ".gguf", *_PICKLES))][:8]
+        raise CheckpointError(
+            f"the file {file} is missing",
+            where=store.description,
+            expected=f"one of {', '.join(near)}" if near else "",
+        )
     for format_, endings in (("gguf", (".gguf",)), ("safetensors", (".safetensors",)), ("torch", _PICKLES)):
         if file.endswith(endings):
             return format_, file, False

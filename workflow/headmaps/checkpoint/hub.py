@@ -5,8 +5,8 @@ commit; `hub_store` is a repository at that commit; `hub_files` fetches whole fi
 `hub_progress` shows how far it is.
 """
 
-from headmaps.checkpoint.hub_environment import resolve_revision
+from headmaps.checkpoint.hub_environment import pull_request, resolve_revision
 from headmaps.checkpoint.hub_files import fetch_files_from_hub
 from headmaps.checkpoint.hub_store import HubFile, HubStore
 
-__all__ = ["HubFile", "HubStore", "fetch_files_from_hub", "resolve_revision"]
+__all__ = ["HubFile", "HubStore", "fetch_files_from_hub", "pull_request", "resolve_revision"]

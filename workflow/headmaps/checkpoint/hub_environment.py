@@ -87,6 +87,22 @@ def _asked_commit(repo: str, revision: str) -> str:
     return commit
 
 
+def pull_request(repo: str, number: int) -> tuple[str, str]:
+    """Author and title of a pull request on the Hub. Anybody can open one, and push to it later.
+
+    Raises:
+        DownloadError: there is no such pull request, or the Hub cannot be reached.
+    """
+    from huggingface_hub import HfApi
+
+    address = endpoint()
+    try:
+        details = patiently(lambda: HfApi(endpoint=address).get_discussion_details(check_repo(repo), number))
+    except Exception as error:
+        raise explain(error, endpoint=address, repo=repo, revision=f"refs/pr/{number}") from None
+    return str(details.author), str(details.title)
+
+
 def _cached_commit(repo: str, revision: str) -> str:
     """The commit that the local cache remembers for a branch or tag."""
     from huggingface_hub.errors import OfflineModeIsEnabled

@@ -24,7 +24,7 @@ def fetch_files_from_hub(spec: Mapping[str, Any], directory: Path) -> dict[str, 
     another commit is never continued. Nothing takes its final name before its hash has been checked.
 
     Args:
-        spec: `repo` and `revision`.
+        spec: `repo`, `revision` and, where the repository has several checkpoints, `file`.
         directory: where the files go, under their names in the repository; the commit that a branch or tag meant the
             first time is kept beside it.
 
@@ -39,7 +39,7 @@ def fetch_files_from_hub(spec: Mapping[str, Any], directory: Path) -> dict[str, 
     commit = resolve_revision(spec, memory=directory.parent / ".revision.json")
     store = HubStore(spec["repo"], commit)
     listing = _offline_listing(store) if offline() else store.listing()
-    names = wanted_files(store)
+    names = wanted_files(store, spec.get("file"))
     files = {}
     missing = [name for name in names if not _is_kept(directory / name, listing[name])]
     total = sum(listing[name].size for name in names)
@@ -56,8 +56,11 @@ def fetch_files_from_hub(spec: Mapping[str, Any], directory: Path) -> dict[str, 
     return {"repo": store.repo, "commit": commit, "files": files}
 
 
-def wanted_files(store: Store) -> list[str]:
+def wanted_files(store: Store, file: str | None = None) -> list[str]:
     """config.json and the weights of a checkpoint, with the index of a sharded one.
+
+    Args:
+        file: the one to take where there are several checkpoints.
 
     Raises:
         CheckpointError: there are no weights in a format that is read here, or a shard of the index is missing.
@@ -65,7 +68,7 @@ def wanted_files(store: Store) -> list[str]:
     from headmaps.checkpoint.catalogue import choose_weights
     from headmaps.checkpoint.formats.safetensors import read_index, shards_of
 
-    _, name, sharded = choose_weights(store, None)
+    _, name, sharded = choose_weights(store, file)
     weights = [name, *shards_of(read_index(store, name))] if sharded else [name]
     return [*(config for config in ("config.json",) if config in store.files()), *weights]
 

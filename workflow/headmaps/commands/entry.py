@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headmaps.checkpoint.catalogue import Catalogue, open_checkpoint, refuse_scaled
-from headmaps.checkpoint.hub import HubStore, resolve_revision
+from headmaps.checkpoint.hub import HubStore, pull_request, resolve_revision
 from headmaps.checkpoint.sources import file_of
 from headmaps.checkpoint.store import LocalStore, Store
 from headmaps.config import RESERVED_NAMES, read_config
@@ -18,7 +18,7 @@ from headmaps.geometry import Geometry
 
 _CHOICES = [{"stack": stack} for stack in ("encoder", "decoder", "cross")]
 _CHOICES += [{"tower": tower} for tower in ("text", "vision")]
-_WEIGHTS = (".safetensors", ".bin", ".gguf")
+_CONVERTER = "SFconvertbot"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a repository on the Hub at a commit, branch, tag or refs/pr/N; or a folder or .gguf file",
     )
     parser.add_argument("--name", help="the model's name, by default from the repository or folder")
+    parser.add_argument("--file", help="of a repository or folder with several checkpoints: the one to read")
     parser.add_argument("--stack", choices=["encoder", "decoder", "cross"], help="of an encoder-decoder")
     parser.add_argument("--tower", choices=["text", "vision"], help="of a multimodal model")
 
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         HeadmapsError: the checkpoint cannot be reached, read, or is of no known architecture.
     """
-    spec, store, remarks = _opened(arguments.checkpoint)
+    spec, store, remarks = _opened(arguments.checkpoint, arguments.file)
     catalogue = open_checkpoint(store, file_of(spec, store))
     chosen = {key: getattr(arguments, key) for key in ("stack", "tower") if getattr(arguments, key)}
     name = arguments.name or _name(arguments.checkpoint)
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _opened(checkpoint: str) -> tuple[dict[str, Any], LocalStore | HubStore, list[str]]:
+def _opened(checkpoint: str, file: str | None) -> tuple[dict[str, Any], LocalStore | HubStore, list[str]]:
     """The source part of the entry, the store behind it, and what to say about the choice."""
     if not checkpoint.startswith("hub:"):
         path = os.path.abspath(os.path.expanduser(checkpoint))
@@ -72,11 +73,23 @@ def _opened(checkpoint: str) -> tuple[dict[str, Any], LocalStore | HubStore, lis
                 expected="hub:REPO[@REVISION], or the path of a folder or a .gguf file",
                 do=f"for the repository of that name on the Hub: headmaps entry hub:{checkpoint}",
             )
+        path = os.path.join(path, file) if file else path
         return {"source": "local", "path": path}, LocalStore(Path(path)), []
     repo, _, revision = checkpoint.removeprefix("hub:").partition("@")
     commit = resolve_revision({"repo": repo, "revision": revision or "main"})
     remarks = [] if commit == revision else [f"{revision or 'main'} is now commit {commit}"]
-    return {"source": "hub", "repo": repo, "revision": commit}, HubStore(repo, commit), remarks
+    if match := re.fullmatch(r"refs/pr/(\d+)", revision):
+        remarks.append(_proposal(repo, int(match[1])))
+    spec = {"source": "hub", "repo": repo, "revision": commit} | ({"file": file} if file else {})
+    return spec, HubStore(repo, commit), remarks
+
+
+def _proposal(repo: str, number: int) -> str:
+    """Who stands behind a pull request: the Hub's own conversions are pull requests, and so is anything else."""
+    author, title = pull_request(repo, number)
+    if author == _CONVERTER:
+        return f"refs/pr/{number} is by {author}, the Hub's converter: {title}"
+    return f"refs/pr/{number} is by {author}, not by the repository's owner and not by the Hub's converter: {title}"
 
 
 def _readings(catalogue: Catalogue, chosen: Mapping[str, str]) -> Iterator[tuple[Mapping[str, str], Geometry, int]]:
