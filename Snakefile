@@ -8,19 +8,21 @@ min_version("9.19")
 
 sys.path.insert(0, "workflow")
 
-from headmaps.config import MODEL_WILDCARD, checked_config
+from headmaps.config import MODEL_WILDCARD, checked_config, config_file
 from headmaps.contrasts import contrasts
+from headmaps.description import Description
 from headmaps.drawings import drawings
 from headmaps.plan import checked_plan, shell_prefix
 from headmaps.replication import Replication
 from headmaps.states import StatesOf
 
 
-configfile: "config/config.yaml"
+configfile: config_file("config/config.yaml")
 
 
 plan = checked_plan(checked_config(config, workflow.configfiles))
 replication = Replication(plan)
+description = Description(plan)
 deploys_environments = bool(workflow.deployment_settings.deployment_method)
 
 # A few downloads at a time, whatever --cores says; `--resources download=N` says otherwise.
@@ -50,6 +52,7 @@ rule all:
         plan.comparisons(),
         plan.atlases(),
         replication.verdicts,
+        description.targets,
 
 
 # The stages, in the order data flows.
@@ -64,5 +67,6 @@ include: "workflow/rules/composition.smk"
 include: "workflow/rules/comparison.smk"
 include: "workflow/rules/atlas.smk"
 include: "workflow/rules/published.smk"
+include: "workflow/rules/provenance.smk"
 # One target per product, over every configured model.
 include: "workflow/rules/targets.smk"

@@ -82,9 +82,13 @@ class Drawing:
         """The sampled hidden states it shows, of models that have some."""
         return StatesOf(self.plan, self.job.layers, wanted=FIGURES[self.job.figure].per == "head")
 
+    def step(self, wildcards: Any) -> str:
+        """The name under which its code is listed: a figure with sampled states needs some more."""
+        return f"{self.job.figure}_states" if self.states.files(wildcards) else self.job.figure
+
     def code(self, wildcards: Any) -> list[str]:
-        """The project files it is drawn with: some more where there are sampled states."""
-        return self.plan.code(f"{self.job.figure}_states" if self.states.files(wildcards) else self.job.figure)
+        """The project files it is drawn with."""
+        return self.plan.code(self.step(wildcards))
 
     @property
     def records(self) -> list[str]:

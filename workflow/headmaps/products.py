@@ -5,7 +5,7 @@ at results without running anything. A test compares the two.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +13,12 @@ from typing import Any
 
 from headmaps.config import HAAR_KINDS
 from headmaps.contrasts import contrasts
+from headmaps.description import Description
 from headmaps.drawings import drawings
-from headmaps.plan import RESULTS, Plan
+from headmaps.plan import LOCK, RESULTS, Plan
+from headmaps.replication import Replication
 from headmaps.specs import COMPOSITION_TREATMENT
+from headmaps.states import StatesOf
 
 ARRAYS = ("W_Q.npy", "W_K.npy", "W_V.npy", "W_O.npy", "extras.npz")
 
@@ -67,6 +70,8 @@ def products(plan: Plan) -> Iterator[Product]:
     yield from _figures(plan)
     for model in plan.models:
         yield from _atlas(plan, model)
+        yield from _published(plan, model)
+        yield from _description(plan, model)
     yield from _index(plan)
     yield from _comparisons(plan)
 
@@ -148,19 +153,51 @@ def _figures(plan: Plan) -> Iterator[Product]:
                     *(path.format(**place) for path in drawing.table),
                     plan.path(model, "heads/geometry.json"),
                     plan.path(model, "checkpoint/source.json"),
+                    *_states(drawing.states, model),
                 )
                 files = tuple(path.format(**place) for path in drawing.outputs)
                 spec: dict[str, Any] = json.loads(drawing.spec(SimpleNamespace(**place)))
-                record = drawing.record.format(**place)
-                yield Product(model, drawing.job.figure, drawing.rule, record, files, inputs, spec)
+                record, step = drawing.record.format(**place), drawing.step(SimpleNamespace(**place))
+                yield Product(model, step, drawing.rule, record, files, inputs, spec)
+
+
+def _states(states: StatesOf, model: str) -> list[str]:
+    """The sampled hidden states that a job reads, and the records of the heads they are projected on."""
+    place = SimpleNamespace(model=model)
+    return [*states.files(place), *states.records(place)]
 
 
 def _atlas(plan: Plan, model: str) -> Iterator[Product]:
     inputs = [plan.path(model, "heads/geometry.json"), plan.path(model, "checkpoint/source.json")]
     for layer_norm in plan.config.layer_norm:
         inputs += [plan.path(model, layer_norm, "tables/tables.json"), *plan.decompositions_of(model, layer_norm)]
+    inputs += _states(StatesOf(plan), model)
     record, page = plan.path(model, "atlas.json"), plan.path(model, "atlas.html")
     yield Product(model, "atlas", "make_atlas", record, (page,), tuple(inputs), _spec(plan, "atlas", model=model))
+
+
+def _published(plan: Plan, model: str) -> Iterator[Product]:
+    replication, place = Replication(plan), SimpleNamespace(model=model)
+    if model not in replication.models:
+        return
+    inputs = (
+        plan.path(model, "heads/geometry.json"),
+        plan.path(model, "checkpoint/source.json"),
+        *replication.tables("tables.json")(place),
+        *replication.decompositions(".json")(place),
+        *replication.reference(place),
+    )
+    folder = plan.path(model, "published")
+    files = (f"{folder}/published.csv", *replication.figures(model))
+    spec = _spec(plan, "published", model=model)
+    yield Product(model, "published", "compare_published", f"{folder}/verdict.json", files, inputs, spec)
+
+
+def _description(plan: Plan, model: str) -> Iterator[Product]:
+    record, inputs = plan.path(model, "provenance.json"), Description(plan).records(SimpleNamespace(model=model))
+    files = (plan.path(model, "Snakefile"), plan.path(model, "ro-crate-metadata.json"))
+    spec = _spec(plan, "describe", model=model)
+    yield Product(model, "describe", "describe_run", record, files, (*inputs, LOCK, "Snakefile"), spec)
 
 
 def _index(plan: Plan) -> Iterator[Product]:
@@ -225,7 +262,7 @@ def _comparisons(plan: Plan) -> Iterator[Product]:
         for layer_norm in plan.config.layer_norm:
             place = {"layer_norm": layer_norm}
 
-            def here(paths: list[str], place: dict[str, str] = place) -> tuple[str, ...]:
+            def here(paths: list[str], place: Mapping[str, str] = place) -> tuple[str, ...]:
                 return tuple(path.format(**place) for path in paths)
 
             files = here([*contrast.output_tables, *contrast.figures])

@@ -1,5 +1,6 @@
 """The spec of every step: the parameters that enter its result, and only those."""
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -127,6 +128,16 @@ def atlas(plan: "Plan", wildcards: Any) -> dict[str, Any]:
         "baselines": plan.config.baselines.model_dump(mode="json"),
         "entry": plan.models[wildcards.model].model_dump(mode="json", exclude_defaults=True),
     }
+
+
+def describe(plan: "Plan", wildcards: Any) -> dict[str, Any]:
+    """The model's part of the configuration; of absolute paths the last name only."""
+    entry = plan.models[wildcards.model].model_dump(mode="json", exclude_none=True)
+    for key in ("path", "states"):
+        if os.path.isabs(entry.get(key, "")):
+            entry[key] = os.path.basename(entry[key].rstrip("/"))
+    sections = plan.config.model_dump(mode="json", exclude={"models", "comparisons", "exact"})
+    return {"model": wildcards.model, "entry": entry} | sections
 
 
 def atlas_index(plan: "Plan", wildcards: Any) -> dict[str, Any]:

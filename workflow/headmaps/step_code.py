@@ -75,6 +75,7 @@ _OWN: dict[str, tuple[str, ...]] = {
         *("steps/atlas.py", "atlas/bands.py", "atlas/data.py", "atlas/facts.py", "decomposition.py", "haar.py"),
         *("seeds.py", *_PAGE),
     ),
+    "describe": ("steps/describe.py", "crate.py", "provenance.py"),
     "atlas_index": ("steps/atlas_index.py", "atlas/models.py", *_PAGE),
 }
 
@@ -99,5 +100,6 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "published": (*_DRAWN, "mpltern", "pyarrow"),
     "atlas": ("numpy", "scipy", "pyarrow", "plotly"),
     "atlas_index": ("numpy", "plotly"),
+    "describe": ("rocrate",),
 }
 """Step -> the packages whose locked version can change its result."""

@@ -25,6 +25,8 @@ def verdict(
         "tolerance": TOLERANCE,
         "reproduced_by": passed[0] if passed else None,
         "also_by": passed[1:],
+        "under": list(found),
+        "compared": list(next(iter(treatments.values()))["quantities"]),
         "treatments": treatments,
     }
 
@@ -62,11 +64,11 @@ def _finite(value: float) -> float | None:
 
 def report(judged: Mapping[str, Any]) -> str:
     """A verdict in words: the largest difference of every quantity under every treatment, and the conclusion."""
-    treatments = judged["treatments"]
+    treatments = {name: judged["treatments"][name] for name in judged["under"]}
     width = max(len(name) for each in treatments.values() for name in each["quantities"])
     columns = {name: max(len(name), 12) for name in treatments}
     lines = [" ".join([f"{'largest difference':<{width}}", *(f"{name:>{w}}" for name, w in columns.items())])]
-    for quantity in next(iter(treatments.values()))["quantities"]:
+    for quantity in judged["compared"]:
         cells = [f"{_cell(treatments[name]['quantities'][quantity]):>{columns[name]}}" for name in treatments]
         lines.append(" ".join([f"{quantity:<{width}}", *cells]))
     lines += ["* beyond the tolerance", ""]

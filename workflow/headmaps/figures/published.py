@@ -15,7 +15,7 @@ COLUMNS = (
     ("sigma", "value"),
     ("sigma", "qk"),
 )
-_WIDTH, _HEIGHT, _LEFT, _GAP, _ABOVE, _BELOW = 1.05, 1.05, 0.62, 0.3, 0.42, 0.42
+_WIDTH, _HEIGHT, _LEFT, _GAP, _ABOVE, _BELOW = 1.05, 1.05, 0.62, 0.3, 0.38, 0.42
 AGREES, DIFFERS = "#0072b2", "#d55e00"
 
 
@@ -64,7 +64,7 @@ def _panel(axes: Any, one: Compared) -> None:
     axes.set_xlim(*ends)
     axes.set_ylim(*ends)
     name = one.quantity if one.quantity != "sigma" else f"sigma, {'QK' if one.matrix == 'qk' else one.matrix}"
-    largest = f"{one.largest:.1e}".replace("-", "−") if np.isfinite(one.largest) else "no such number"
+    largest = f"{one.largest:.2g}".replace("-", "−") if np.isfinite(one.largest) else "no such number"
     axes.set_title(f"{name}: {largest}", loc="left", size=7.0, y=1.0, color=color)
     axes.set_xlabel("published")
     axes.locator_params(nbins=4)
