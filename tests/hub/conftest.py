@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from huggingface_hub.utils import _http
 
 from headmaps.checkpoint import ranges
 from hub.server import LocalHub
+from support.project import Project, Run
 
 
 @pytest.fixture
@@ -59,3 +62,39 @@ def model(hub: LocalHub, weights: bytes) -> str:
     """The full commit of `someone/model`, which has a config and weights."""
     files = {"config.json": b'{"model_type": "llama"}', "model.safetensors": weights, "README.md": b"A model.\n"}
     return hub.repository("someone/model").add(files)
+
+
+@dataclass(frozen=True)
+class Online:
+    """A project of its own whose runs know the local Hub and nothing of the person who runs the tests."""
+
+    project: Project
+    environment: dict[str, str]
+
+    @property
+    def folder(self) -> Path:
+        return self.project.folder
+
+    def configure(self, *models: dict[str, Any], **sections: Any) -> None:
+        """Write the configuration: these models, and few baselines."""
+        few = {"baselines": {"kinds": ["gaussian"], "draws": 4, "pool": 4096, "seed": 0}}
+        self.project.configure({"models": list(models), **few, **sections})
+
+    def run(self, *arguments: str, check: bool = True, **environment: str) -> Run:
+        """`snakemake`, by default for the checkpoints alone."""
+        return self.project.run(*(arguments or ("checkpoints",)), check=check, **self.environment | environment)
+
+    def checkpoint(self, model: str) -> Path:
+        """The folder of a model's checkpoint."""
+        return self.folder / "results" / model / "checkpoint"
+
+    def layers(self, model: str) -> dict[str, bytes]:
+        """The normal form of every layer."""
+        return {path.name: path.read_bytes() for path in sorted(self.checkpoint(model).glob("layer-*.safetensors"))}
+
+
+@pytest.fixture
+def online(hub: LocalHub, tmp_path: Path) -> Online:
+    """The workflow with the Hub of the test."""
+    environment = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    return Online(Project.copy_to(tmp_path / "project"), environment)

@@ -15,6 +15,8 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -55,6 +57,7 @@ class LocalHub:
         log: every request.
         redirect: whether large files come from the second host.
         page: entries per page of a listing.
+        at_once: how many bodies of large files are being sent; most_at_once: the most there ever were.
     """
 
     repositories: dict[str, Repository] = field(default_factory=dict)
@@ -64,6 +67,8 @@ class LocalHub:
     log: list[Request] = field(default_factory=list)
     redirect: bool = True
     page: int = 1000
+    at_once: int = 0
+    most_at_once: int = 0
     endpoint: str = ""
     storage: str = ""
 
@@ -104,6 +109,18 @@ class LocalHub:
         fault = Fault(kind, **details)
         self.faults.append(fault)
         return fault
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Counts the bodies under way."""
+        with self.lock:
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.at_once -= 1
 
     def strike(self, method: str, path: str, host: str) -> Fault | None:
         with self.lock:
@@ -313,7 +330,8 @@ class _Handler(BaseHTTPRequestHandler):
             for commit, files in repository.commits.items():
                 prefix = f"/{name}/{commit}/"
                 if target.startswith(prefix):
-                    self._file(files[target.removeprefix(prefix)], {"ETag": '"storage"'})
+                    with self.hub.sending():
+                        self._file(files[target.removeprefix(prefix)], {"ETag": '"storage"'})
                     return
         raise _RefusedError(404)
 

@@ -4,6 +4,7 @@ Names and types are the checkpoint's own; tensors of a GGUF file are dequantised
 opens it.
 """
 
+import errno
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headmaps.checkpoint.dtypes import BITS, size_in_bytes
+from headmaps.errors import CheckpointError
 from headmaps.records import atomic_path
 
 if TYPE_CHECKING:
@@ -28,6 +30,20 @@ class Described(NamedTuple):
 
 
 @contextmanager
+def _room(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        raise CheckpointError(
+            f"the disk is full ({error.strerror})",
+            where=str(path),
+            do="free some space and run again: the layers that are there are kept; `headmaps plan` says how much it takes",
+        ) from None
+
+
+@contextmanager
 def writing(path: Path, tensors: Sequence[Described]) -> Iterator[Callable[[str, "Buffer"], None]]:
     """Write a layer file, whole or not at all, tensor by tensor in any order.
 
@@ -37,6 +53,7 @@ def writing(path: Path, tensors: Sequence[Described]) -> Iterator[Callable[[str,
         write(name, data): puts the tensor's bytes (C order, little-endian) in their place; every tensor once.
 
     Raises:
+        CheckpointError: the disk is full.
         ValueError: data of the wrong size, or a tensor was not written: a fault of the caller.
     """
     header: dict[str, Any] = {}
@@ -50,7 +67,7 @@ def writing(path: Path, tensors: Sequence[Described]) -> Iterator[Callable[[str,
     text += b" " * (-len(text) % 8)
     start = 8 + len(text)
     missing = set(header)
-    with atomic_path(path) as temporary, open(temporary, "wb") as stream:
+    with _room(path), atomic_path(path) as temporary, open(temporary, "wb") as stream:
         stream.write(len(text).to_bytes(8, "little") + text)
 
         def write(name: str, data: "Buffer") -> None:
