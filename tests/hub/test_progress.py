@@ -49,6 +49,40 @@ def test_a_terminal_gets_a_bar_with_bytes_rate_and_time_left(monkeypatch: pytest
     assert "<" in shown  # elapsed<left
 
 
+def test_one_download_at_a_time_draws_on_a_shared_terminal() -> None:
+    first = hub_progress._take_turn()
+    assert first is not None
+    assert hub_progress._take_turn() is None
+    first.close()
+    second = hub_progress._take_turn()
+    assert second is not None
+    second.close()
+
+
+def test_the_log_gets_its_lines_beside_a_bar_on_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """stderr is a log, and the bar is drawn on the controlling terminal; here that is a file."""
+    drawn, clock = io.StringIO(), [0.0]
+    monkeypatch.setenv("HEADMAPS_PROGRESS", "tty")
+    monkeypatch.setattr(hub_progress, "open", lambda *_, **__: drawn, raising=False)
+    monkeypatch.setattr(drawn, "close", lambda: None)
+    monkeypatch.setattr(hub_progress.time, "monotonic", lambda: clock[0])
+    other = hub_progress._take_turn()
+    assert other is not None
+    with Progress("someone/model layer 3", total=100_000_000) as progress:
+        progress.advance(10_000_000)
+        assert drawn.getvalue() == ""  # another download has the bar
+        other.close()
+        clock[0] = 31
+        progress.advance(20_000_000)
+    assert "someone/model layer 3:  30%|" in drawn.getvalue()
+    assert capsys.readouterr().err.splitlines() == [
+        "someone/model layer 3: 30.0 MB of 100.0 MB, 967.7 kB/s, 72 s left",
+        "someone/model layer 3: 30.0 MB received in 31.0 s (967.7 kB/s)",
+    ]
+
+
 def test_nothing_is_said_when_it_is_switched_off(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

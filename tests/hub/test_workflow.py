@@ -154,9 +154,9 @@ def test_no_edit_fetches_anything_again(hub: LocalHub, online: Online, tmp_path:
     models = online.project.config()["models"]
     online.configure(*models, layer_norm=["raw", "gain"], composition=True, rope_offsets=[0, 1])
     assert not online.run("checkpoints").jobs()
-    for record in [*online.checkpoint("range").glob("layer-*"), *online.checkpoint("full").glob("files.json")]:
+    for record in [*online.checkpoint("range").glob("layer-*"), *online.checkpoint("full").glob("*.*")]:
         record.unlink()
-    assert set(online.run("checkpoints").jobs()) == {"fetch_files", "fetch_layer"}
+    assert set(online.run("checkpoints").jobs()) == {"fetch_files", "resolve", "fetch_layer"}
     bodies = [request for request in hub.log[requests:] if not request.path.startswith("/api/")]
     assert [request for request in bodies if request.method == "GET" and request.sent] == []
 

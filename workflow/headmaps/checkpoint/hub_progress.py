@@ -1,6 +1,7 @@
 """How far a download is: a bar with bytes, rate and time left on a terminal, a line now and then in a log."""
 
 import os
+import socket
 import sys
 import time
 from contextlib import AbstractContextManager, suppress
@@ -18,8 +19,9 @@ class Progress(AbstractContextManager["Progress"]):
         total: bytes expected.
         done: bytes that are there already, from an earlier run.
 
-    With HEADMAPS_PROGRESS=tty the bar goes to the controlling terminal although stderr is a log; with
-    HEADMAPS_PROGRESS=off nothing is shown.
+    With HEADMAPS_PROGRESS=tty the bar goes to the controlling terminal although stderr is a log, which gets its lines
+    all the same; of several downloads that share a terminal one at a time has the bar. With HEADMAPS_PROGRESS=off
+    nothing is shown.
     """
 
     def __init__(self, label: str, total: int, done: int = 0) -> None:
@@ -27,29 +29,41 @@ class Progress(AbstractContextManager["Progress"]):
         self._received = 0
         self._started = self._last_line = time.monotonic()
         self._own: TextIO | None = None
+        self._turn: socket.socket | None = None
         self._bar: Any = None
-        self._quiet = os.environ.get("HEADMAPS_PROGRESS") == "off"
-        if not self._quiet and (terminal := self._terminal()):
-            from tqdm import tqdm  # type: ignore[import-untyped]
+        wish = os.environ.get("HEADMAPS_PROGRESS")
+        self._quiet, self._elsewhere = wish == "off", wish == "tty"
+        self._begin_bar()
 
-            self._bar = tqdm(
-                total=total, initial=done, desc=label, unit="B", unit_scale=True, file=terminal, leave=False, miniters=1
-            )
+    def _begin_bar(self) -> None:
+        """Draw, if there is a terminal and nobody else draws on it."""
+        terminal = None if self._quiet else self._terminal()
+        if terminal is None:
+            return
+        from tqdm import tqdm  # type: ignore[import-untyped]
+
+        shown = {"desc": self.label, "total": self.total, "initial": self.done}
+        self._bar = tqdm(**shown, unit="B", unit_scale=True, file=terminal, leave=False, miniters=1)
 
     def _terminal(self) -> TextIO | None:
         if sys.stderr.isatty():
             return sys.stderr
-        if os.environ.get("HEADMAPS_PROGRESS") == "tty":
+        if self._elsewhere:
+            self._turn = self._turn or _take_turn()
             with suppress(OSError):
-                self._own = open("/dev/tty", "w", encoding="utf-8")  # noqa: SIM115 - closed in __exit__
+                self._own = open("/dev/tty", "w", encoding="utf-8") if self._turn else None  # noqa: SIM115
+            self._elsewhere = self._turn is None  # ask again only while another one draws
         return self._own
 
     def advance(self, count: int) -> None:
         """`count` more bytes have arrived."""
         self._received += count
         self.done += count
-        if self._bar is not None:
+        if self._bar is None and self._elsewhere:
+            self._begin_bar()
+        elif self._bar is not None:
             self._bar.update(count)
+        if sys.stderr.isatty():
             return
         now = time.monotonic()
         if now - self._last_line >= SECONDS_BETWEEN_LINES and not self._quiet:
@@ -67,13 +81,31 @@ class Progress(AbstractContextManager["Progress"]):
     ) -> None:
         if self._bar is not None:
             self._bar.close()
-        if self._own is not None:
-            self._own.close()
+        for open_ in (self._own, self._turn):
+            if open_ is not None:
+                open_.close()
         if not self._quiet and kind is None:
             seconds = max(time.monotonic() - self._started, 1e-3)
             rate = readable(self._received / seconds)
             line = f"{self.label}: {readable(self._received)} received in {seconds:.1f} s ({rate}/s)"
             print(line, file=sys.stderr, flush=True)
+
+
+def _take_turn() -> socket.socket | None:
+    """The right to draw on this session's terminal, given back when the socket is closed or the process ends.
+
+    None while another process has it. The name lives in Linux's abstract namespace and needs no file; where there is
+    none, everybody may draw.
+    """
+    turn = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    if not sys.platform.startswith("linux"):
+        return turn
+    try:
+        turn.bind(f"\0headmaps-bar-{os.getuid()}-{os.getsid(0)}")
+    except OSError:
+        turn.close()
+        return None
+    return turn
 
 
 def readable(count: float) -> str:

@@ -61,19 +61,20 @@ class HubStore:
         requests: requests for file content made so far.
     """
 
-    def __init__(self, repo: str, commit: str, *, check_cache: bool = False) -> None:
+    def __init__(self, repo: str, commit: str, *, check_cache: bool = False, label: str = "") -> None:
         """
         Args:
             repo: owner/name.
             commit: the full commit, see `resolve_revision`.
             check_cache: compare a file of the local cache with its hash before its first use. huggingface_hub does
                 not: a file damaged on its way is trusted for ever.
+            label: what is read, for the progress shown; by default the file's name.
         """
         self.repo, self.commit = check_repo(repo), commit
         self.description = f"{repo}@{commit}"
         self.provenance: Mapping[str, Any] = {"commit": commit}
         self.endpoint = endpoint()
-        self._check_cache = check_cache
+        self._check_cache, self._label = check_cache, label
         self._checked: set[str] = set()
         self._listing: dict[str, HubFile] | None = None
         self._progress: Progress | None = None
@@ -177,7 +178,7 @@ class HubStore:
                 )
         spans = coalesce(ranges)
         total = sum(span.stop - span.start for span in spans)
-        with self.showing(f"{self.repo} {name}", total):
+        with self.showing(f"{self.repo} {self._label or name}", total):
             yield from self._fetched(name, ranges, size)
 
     def _fetched(self, name: str, ranges: Sequence[tuple[int, int]], size: int | None) -> Iterator[bytes]:

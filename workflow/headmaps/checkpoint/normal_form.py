@@ -39,7 +39,7 @@ def _room(path: Path) -> Iterator[None]:
         raise CheckpointError(
             f"the disk is full ({error.strerror})",
             where=str(path),
-            do="free some space and run again: the layers that are there are kept; `headmaps plan` says how much it takes",
+            do="free some space and run again: the layers that are there are kept; `headmaps plan` says what is needed",
         ) from None
 
 

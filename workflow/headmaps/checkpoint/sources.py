@@ -13,12 +13,13 @@ FILES = "files"
 """Folder beside files.json in which whole files lie."""
 
 
-def store_of(spec: Mapping[str, Any], checkpoint: Path) -> Store:
+def store_of(spec: Mapping[str, Any], checkpoint: Path, label: str = "") -> Store:
     """Where the bytes of a model's entry, or of its source record, come from.
 
     Args:
         spec: with `source`; a source record's `commit` is used as it is.
         checkpoint: the model's checkpoint folder, in which whole files lie.
+        label: what is read, for the progress shown.
 
     Raises:
         ConfigError: unknown source.
@@ -34,7 +35,7 @@ def store_of(spec: Mapping[str, Any], checkpoint: Path) -> Store:
 
         commit = spec.get("commit") or resolve_revision(spec, memory=checkpoint / ".revision.json")
         # resolving hashes what the Hub client's cache holds, once; the layers then read what was found right
-        return HubStore(spec["repo"], commit, check_cache="commit" not in spec)
+        return HubStore(spec["repo"], commit, check_cache="commit" not in spec, label=label)
     raise ConfigError(f"the source {source!r} is unknown", where="source", expected="wheel, local or hub")
 
 

@@ -19,8 +19,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         facts = layers.take_kept(options.output, identity) if identity and not whole else None
         if facts is None:
             earlier = layers.hashes_kept(options.output, identity) if identity else None
-            # the source record decides what is read, the entry only how: `fetch: full` reads the fetched files
-            store = store_of({**options.spec, **source}, options.source.parent)
+            # the source record decides what is read, the entry only how and, on this machine, where: `fetch: full`
+            # reads the fetched files
+            place = {"path": options.spec["path"]} if "path" in options.spec else {}
+            store = store_of({**options.spec, **source, **place}, options.source.parent, f"layer {options.layer}")
             facts = layers.fetch_layer(source, options.layer, store, options.output, earlier)
             report(store)
             if identity:
