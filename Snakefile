@@ -68,5 +68,6 @@ include: "workflow/rules/comparison.smk"
 include: "workflow/rules/atlas.smk"
 include: "workflow/rules/published.smk"
 include: "workflow/rules/provenance.smk"
+include: "workflow/rules/verify.smk"
 # One target per product, over every configured model.
 include: "workflow/rules/targets.smk"

@@ -94,10 +94,18 @@ def _sources(plan: Plan) -> Iterator[Check]:
         yield _package_index()
     repos = {entry.repo: entry for entry in plan.models.values() if isinstance(entry, HubModel)}
     if repos:
-        token = "a token is set" if os.environ.get("HF_TOKEN") else "no HF_TOKEN: public models only"
-        yield Check("hub token", "good" if os.environ.get("HF_TOKEN") else "note", token)
+        yield _token()
     for repo, entry in repos.items():
         yield _hub_repo(repo, entry.revision or "main")
+
+
+def _token() -> Check:
+    from huggingface_hub import get_token
+
+    # the client takes it from HF_TOKEN or from the file that `hf auth login` writes
+    if get_token():
+        return Check("hub token", "good", "there is one")
+    return Check("hub token", "note", "none: public models only", "gated models: `hf auth login`, or set HF_TOKEN")
 
 
 def _package_index() -> Check:

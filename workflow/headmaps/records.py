@@ -156,6 +156,16 @@ def _array_headers(path: Path) -> dict[str, dict[str, Any]]:
     return headers
 
 
+def unplaced(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec as it may stand in a result: of the absolute path of a local checkpoint the last name alone.
+
+    Where a checkpoint lies on somebody's machine is no part of a result, and its folders may name a person.
+    """
+    path = spec.get("path")
+    named = {"path": os.path.basename(path.rstrip("/"))} if isinstance(path, str) and os.path.isabs(path) else {}
+    return {**spec, **named}
+
+
 def write_record(
     path: Path,
     step: str,
@@ -172,7 +182,7 @@ def write_record(
         files: name -> path of each file the step wrote, hashed here; its path is kept relative to the record.
         facts: further small facts about the result (what was folded, which method); nothing volatile.
     """
-    record: dict[str, Any] = {"step": step, "spec": dict(spec)}
+    record: dict[str, Any] = {"step": step, "spec": unplaced(spec)}
     folder = Path(path).parent
     record["files"] = {
         name: {"path": os.path.relpath(file, folder)} | describe_file(file) for name, file in files.items()

@@ -30,6 +30,12 @@ def asset(name: str) -> str:
     return (importlib.resources.files("headmaps.atlas") / "assets" / name).read_text(encoding="utf-8")
 
 
+def assets() -> list[Path]:
+    """All files of `assets/`, which go into the pages."""
+    folder = Path(__file__).with_name("assets")
+    return sorted(path for path in folder.iterdir() if path.is_file())
+
+
 def plotly_js() -> str:
     """plotly.js as the plotly package ships it.
 

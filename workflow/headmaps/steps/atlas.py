@@ -6,7 +6,7 @@ from pathlib import Path
 from headmaps.atlas.bands import States
 from headmaps.atlas.data import Inputs, ModelData
 from headmaps.atlas.facts import making
-from headmaps.atlas.page import MODEL_SCRIPTS, write_page
+from headmaps.atlas.page import MODEL_SCRIPTS, assets, write_page
 from headmaps.errors import ResultError
 from headmaps.geometry import read_geometry
 from headmaps.records import read_json, write_record
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_record(given.record, "atlas", given.spec, {"page": given.output})
         small = [given.geometry, given.source, *given.states, *given.records]
         small += [folder.with_suffix(".json") for folder in given.heads]
-        write_made(given.record, "atlas", given.spec, small)
+        write_made(given.record, "atlas", given.spec, small, assets())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from headmaps.atlas.models import IndexData, Model
-from headmaps.atlas.page import INDEX_SCRIPTS, write_page
+from headmaps.atlas.page import INDEX_SCRIPTS, assets, write_page
 from headmaps.errors import ResultError
 from headmaps.geometry import read_geometry
 from headmaps.records import write_record
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         data = IndexData(models)
         write_page(given.output, "index.html", INDEX_SCRIPTS, data.manifest(), data.blocks())
         write_record(given.record, "atlas_index", given.spec, {"page": given.output})
-        write_made(given.record, "atlas_index", given.spec, [*given.geometries, *given.records])
+        write_made(given.record, "atlas_index", given.spec, [*given.geometries, *given.records], assets())
 
 
 if __name__ == "__main__":

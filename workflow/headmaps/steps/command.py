@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headmaps.errors import HeadmapsError
-from headmaps.records import sha256_of_file, write_json
+from headmaps.records import sha256_of_file, unplaced, write_json
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -52,19 +52,23 @@ def step(name: str) -> Iterator[None]:
         raise SystemExit(1) from None
 
 
-def write_made(record: Path, step_name: str, spec: dict[str, Any], inputs: Sequence[Path]) -> None:
+def write_made(
+    record: Path, step_name: str, spec: dict[str, Any], inputs: Sequence[Path], assets: Sequence[Path] = ()
+) -> None:
     """Write `<record stem>.made.json`: what made this result, for `headmaps verify`. No rule depends on it.
 
     Args:
         record: the step's record; its own hash enters, so that a sidecar of another run is noticed.
         inputs: the small files whose content decided the result (records, geometry, source).
+        assets: files of the package that went into the result and are not Python.
     """
+    copied = {path.resolve().relative_to(PACKAGE).as_posix(): sha256_of_file(path) for path in assets}
     made = {
         "step": step_name,
-        "spec": spec,
+        "spec": unplaced(spec),
         "record": sha256_of_file(record),
-        "inputs": {str(path): sha256_of_file(path) for path in sorted(inputs)},
-        "code": imported_code(),
+        "inputs": {os.path.relpath(path): sha256_of_file(path) for path in sorted(inputs)},
+        "code": imported_code() | copied,
         "packages": imported_packages(),
         "blas": os.environ.get("OPENBLAS_CORETYPE", ""),
     }
