@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from headmaps.config import HAAR_KINDS
+from headmaps.config import HAAR_KINDS, POOL_SUFFICES
 from headmaps.contrasts import contrasts
 from headmaps.description import Description
 from headmaps.drawings import drawings
@@ -123,7 +123,7 @@ def _baselines(plan: Plan, model: str) -> Iterator[Product]:
         spec = _spec(plan, "haar_pool", model=model)
         yield Product(model, "haar_pool", "haar_pool", f"{stem}.json", (f"{stem}.npz",), (geometry,), spec)
     for layer_norm in plan.config.layer_norm:
-        for kind in (kind for kind in kinds if kind not in HAAR_KINDS):
+        for kind in (kind for kind in kinds if kind not in POOL_SUFFICES):
             spec = _spec(plan, "baseline", model=model, layer_norm=layer_norm, kind=kind)
             for layer in plan.layers(model):
                 stem = plan.path(model, layer_norm, f"baselines/{kind}/layer-{layer}")
