@@ -4,6 +4,7 @@ The Snakefile imports this module and `plan`, nothing else of the library: both 
 cluster, so neither imports numpy.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -11,7 +12,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from headmaps.config_messages import explain
+from headmaps.config_messages import explain, unreadable
 from headmaps.errors import ConfigError
 
 NAME = r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$"
@@ -348,6 +349,16 @@ def checked_config(raw: Mapping[str, Any], files: Sequence[str] = ()) -> Config:
         return read_config(raw, files)
     except ConfigError as error:
         raise SystemExit(str(error)) from None
+
+
+def config_file(path: str) -> str:
+    """The path of a config file, once it is known to be readable; a file that is not there is left to the engine.
+
+    Snakemake's own message for a file that is no YAML names neither the file nor the line.
+    """
+    if os.path.isfile(path) and (fault := unreadable(path)):
+        raise SystemExit(str(fault))
+    return path
 
 
 MODEL_WILDCARD = r"[A-Za-z0-9_-][A-Za-z0-9._-]*(@[A-Za-z0-9._%-]+)?"

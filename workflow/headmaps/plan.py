@@ -187,8 +187,9 @@ class Plan:
 
         return files
 
-    def earlier_layers(self, suffix: str) -> Callable[[Any], list[str]]:
-        """The heads of all layers before the rule's own."""
+    def earlier_layers(self, name: str) -> Callable[[Any], list[str]]:
+        """A file of the head matrices of all layers before the rule's own, their records (".json") or folders ("")."""
+        suffix = f"/{name}" if name and not name.startswith(".") else name
 
         def files(wildcards: Any) -> list[str]:
             every = zip(self.layers(wildcards.model), self.layer_files(wildcards.model, "heads", suffix), strict=True)
