@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headmaps.architectures.entry import value_of
-from headmaps.architectures.model import Model
+from headmaps.architectures.model import Model, understood
 from headmaps.architectures.names import tensors_needed
 from headmaps.architectures.table import model_of
 from headmaps.errors import ArchitectureError
@@ -62,6 +62,7 @@ def is_transposed(source: Mapping[str, Any]) -> bool:
     return model_of(source["config"], source.get("stack"), source.get("tower")).entry.transposed
 
 
+@understood()
 def geometry_of(source: Mapping[str, Any]) -> Geometry:
     """The geometry of a resolved checkpoint, every shape checked.
 

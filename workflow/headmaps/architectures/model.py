@@ -1,13 +1,39 @@
 """A checkpoint's config as the table reads it: alternative names, family defaults, nothing guessed."""
 
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headmaps.errors import ArchitectureError
 
 if TYPE_CHECKING:
     from headmaps.architectures.entry import Architecture
+
+
+MOST = 1 << 24
+"""No dimension is larger; a config that says so would only fill the memory."""
+MOST_LAYERS = 10_000
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """A config whose values are of no use where they are used becomes an ArchitectureError; also a decorator.
+
+    A key with a text in the place of a number, say, is found where the number is needed, in one of many places.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise ArchitectureError(
+            f"the checkpoint's config does not make sense ({type(error).__name__}: {error})",
+            where=f"config.json, as read in {Path(place.filename).name}, line {place.lineno}: {place.line}",
+            expected="values of the kinds that transformers writes",
+            do="compare config.json with the one that the model was published with",
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -42,19 +68,19 @@ class Model:
                 return value
         return default
 
-    def number(self, what: str, *names: str) -> int:
+    def number(self, what: str, *names: str, most: int = MOST) -> int:
         """A dimension that must be there.
 
         Raises:
-            ArchitectureError: absent, or not a positive whole number.
+            ArchitectureError: absent, not a positive whole number, or larger than `most`.
         """
         value = self.get(*names)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             found = "does not give" if value is None else f"gives {value!r} as"
             raise ArchitectureError(
                 f"the config of this {self.model_type} model {found} its {what}",
                 where="config.json",
-                expected=f"a positive whole number under {' or '.join(names)}",
+                expected=f"a whole number from 1 to {most} under {' or '.join(names)}",
                 do="complete the checkpoint's config.json",
             )
         return value
@@ -67,7 +93,7 @@ class Model:
     @property
     def n_layers(self) -> int:
         """Layers of the stack."""
-        return self.number("number of layers", *self.entry.n_layers)
+        return self.number("number of layers", *self.entry.n_layers, most=MOST_LAYERS)
 
     @property
     def n_heads(self) -> int:

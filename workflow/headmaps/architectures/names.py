@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headmaps.architectures.entry import value_of
-from headmaps.architectures.model import Model
+from headmaps.architectures.model import Model, understood
 from headmaps.architectures.table import model_of
 from headmaps.errors import ArchitectureError, CheckpointError
 
@@ -30,6 +30,7 @@ class Wanted:
     presence: str
 
 
+@understood()
 def attention_layers(config: Mapping[str, Any], stack: str | None = None, tower: str | None = None) -> list[int]:
     """The layers with softmax attention, ascending.
 
@@ -61,6 +62,7 @@ def chosen_layers(
     raise ArchitectureError(what, where="models", expected=right, do=f"write `{right}`, or a list of the layers wanted")
 
 
+@understood()
 def tensors_needed(
     config: Mapping[str, Any],
     names: Iterable[str],

@@ -67,6 +67,8 @@ def fetch_layer(
     described = [Described(name, _normal_dtype(entry, quantised), entry.shape) for name, entry in entries.items()]
     recorded = {name: value.get("sha256") for name, value in described_tensors(source, layer).items()}
     tensors: dict[str, Any] = {}
+    for left in output.parent.glob(f".{output.name}.*.part"):  # by a run that was killed: one job writes a layer
+        left.unlink(missing_ok=True)
     with writing(output, described) as write:
         for file in sorted({entry.file for entry in entries.values()}):
             here = sorted((e for e in entries.values() if e.file == file), key=lambda e: (e.offset, e.name))
