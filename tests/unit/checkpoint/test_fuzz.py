@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -142,3 +143,36 @@ def test_any_pickle_program(program: list[bytes], at: int) -> None:
             read_pickle(data, "m")
         except CheckpointError:
             continue
+
+
+numbers = st.one_of(st.integers(0, 70), st.sampled_from([1 << 16, (1 << 32) - 1, 1 << 33, 1 << 62, (1 << 64) - 1]))
+values = st.one_of(
+    st.binary(max_size=12),
+    st.text(max_size=3).map(text),
+    numbers.map(lambda n: struct.pack("<Q", n)),
+    st.tuples(st.integers(0, 13), numbers, st.binary(max_size=9)).map(lambda t: struct.pack("<IQ", *t[:2]) + t[2]),
+)
+keys = st.builds(
+    key,
+    st.sampled_from(["general.architecture", "general.alignment", "split.count", "llama.block_count", "k"]),
+    st.integers(0, 14),
+    values,
+)
+infos = st.builds(
+    tensor_info,
+    st.sampled_from(["v", "w", ""]),
+    st.lists(numbers, max_size=5),
+    st.integers(0, 45),
+    st.sampled_from([0, 1, 32, 64, 96, 1 << 40, (1 << 64) - 32]),
+)
+
+
+@bounded
+@given(
+    given_keys=st.lists(keys, max_size=4),
+    tensors=st.lists(infos, max_size=3),
+    data=st.sampled_from([0, 31, 32, 200]),
+    version=st.sampled_from([2, 3, 3, 3, 4]),
+)
+def test_any_gguf_header(given_keys: list[bytes], tensors: list[bytes], data: int, version: int) -> None:
+    check(READERS["gguf"][0], gguf_bytes(given_keys, tensors, bytes(data), version=version))
