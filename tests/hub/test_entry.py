@@ -55,6 +55,11 @@ def test_a_pull_request_is_named_with_its_author(hub: LocalHub, llama: str, caps
     assert model.revision == llama
     assert "# refs/pr/25 is by SFconvertbot, the Hub's converter: Adding" in printed
     _, printed = entry(capsys, "hub:some/llama-tiny@refs/pr/26")
+    repository.refs["refs/pr/27"] = llama
+    assert (
+        "# refs/pr/27 is by somebody of whom the server says nothing"
+        in entry(capsys, "hub:some/llama-tiny@refs/pr/27")[1]
+    )
     assert "# refs/pr/26 is by somebody, not by the repository's owner and not by the Hub's converter" in printed
 
 

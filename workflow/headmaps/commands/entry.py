@@ -13,7 +13,7 @@ from headmaps.checkpoint.hub import HubStore, pull_request, resolve_revision
 from headmaps.checkpoint.sources import file_of
 from headmaps.checkpoint.store import LocalStore, Store
 from headmaps.config import RESERVED_NAMES, read_config
-from headmaps.errors import ArchitectureError, ConfigError
+from headmaps.errors import ArchitectureError, ConfigError, DownloadError
 from headmaps.geometry import Geometry
 
 _CHOICES = [{"stack": stack} for stack in ("encoder", "decoder", "cross")]
@@ -86,7 +86,10 @@ def _opened(checkpoint: str, file: str | None) -> tuple[dict[str, Any], LocalSto
 
 def _proposal(repo: str, number: int) -> str:
     """Who stands behind a pull request: the Hub's own conversions are pull requests, and so is anything else."""
-    author, title = pull_request(repo, number)
+    try:
+        author, title = pull_request(repo, number)
+    except DownloadError:  # a mirror of the Hub without discussions
+        return f"refs/pr/{number} is by somebody of whom the server says nothing"
     if author == _CONVERTER:
         return f"refs/pr/{number} is by {author}, the Hub's converter: {title}"
     return f"refs/pr/{number} is by {author}, not by the repository's owner and not by the Hub's converter: {title}"
