@@ -140,6 +140,7 @@ def grown(curve):
             member.heads[name] = np.full(len(member.heads["head"]), 0.1)
         here = (member.heads["matrix"] == "qk") & (member.heads["layer"] == 2) & (member.heads["head"] == 1)
         member.heads["self_mean"][here] = value
+        member.heads["self_mean_gaussian_z"] = (member.heads["self_mean"] - 0.1) / 0.01
         models.append(member)
     return models
 
@@ -155,14 +156,20 @@ def test_a_head_s_growth_is_dated():
     assert (row["first"], row["last"], row["null"]) == (0.1, 0.5, 0.1)
 
 
+def test_what_ends_at_chance_has_no_date():
+    found = onsets(trajectories(grown({0: 0.1, 10: 0.4, 100: 0.11})), "gaussian")
+    assert np.isnan(found["half_step"]).all()
+    assert np.abs(found["z"]).max() == pytest.approx(1)
+
+
 def test_a_growth_that_was_lost_again_does_not_count():
     found = onsets(trajectories(grown({0: 0.1, 10: 0.45, 100: 0.12, 1000: 0.4, 10000: 0.5})), "gaussian")
-    assert found["half_step"].max() == 1000
+    assert np.nanmax(found["half_step"]) == 1000
 
 
 def test_falling_below_chance_is_dated_as_well():
     found = onsets(trajectories(grown({0: 0.1, 10: 0.09, 100: 0.03, 1000: 0.02})), "gaussian")
-    assert found["half_step"].max() == 100
+    assert np.nanmax(found["half_step"]) == 100
 
 
 # --- two checkpoints ----------------------------------------------------------------------------------------------

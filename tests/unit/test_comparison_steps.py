@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from headmaps.figures.names import COMPARISON_TABLES
 from headmaps.records import read_json
 from headmaps.steps import comparison, treatments
 from support.small_model import LAYERS, H, call, heads_folders, small_geometry, small_layers, write_model, write_tables
@@ -25,7 +26,7 @@ def a_model(folder, seed=0, kinds=("gaussian",), layers=None, **changes):
 
 def compare(folder, kind, members, **flags):
     """Run the comparison step; returns its tables, figures and record."""
-    outputs = [folder / name for name in comparison.TABLES[kind]]
+    outputs = [folder / name for name in COMPARISON_TABLES[kind]]
     figures = [folder / f"{matrix}.svg" for matrix in ("value", "qk")]
     spec = {"name": "test", "kind": kind, "models": list(members), "layer_norm": "raw", "matrices": ["value", "qk"]}
     call(

@@ -27,6 +27,9 @@ Columns = dict[str, NDArray[Any]]
 MAIN = ("self_mean", "rotation_mean", "ortho_mean", "self_energy", "rotation_energy", "ortho_energy")
 """The quantities that are drawn; tables have all."""
 
+BEYOND = 2.0
+"""Standard deviations of its null beyond which a head counts as grown."""
+
 EFFECTS = ("mean", "difference", "ratio", "z")
 """What heads.csv says of a quantity q and a null k: `{q}_{k}_{effect}`."""
 
@@ -244,8 +247,9 @@ def _is_main(name: str) -> bool:
 def onsets(table: Columns, kind: str, quantity: str = "self_mean") -> Columns:
     """When each head's quantity came about: one row per matrix, layer and head.
 
-    Columns: matrix, layer, head, first, last (the quantity at the first and last step), null (at the last step), and
-    `half_step`: the first step from which on the quantity stays at least half-way from its null to its last value.
+    Columns: matrix, layer, head, first, last (the quantity at the first and last step), null and z (at the last step),
+    and `half_step`: the first step from which on the quantity stays at least half-way from its null to its last value;
+    NaN for a head that ends within `BEYOND` standard deviations of its null, where there is nothing to date.
 
     Args:
         table: `trajectories(...)`.
@@ -261,9 +265,10 @@ def onsets(table: Columns, kind: str, quantity: str = "self_mean") -> Columns:
         last, ground = values[-1], null[-1]
         reached = (values - null) * np.sign(last - ground) >= 0.5 * abs(last - ground)
         since = len(reached) - int(np.argmin(reached[::-1])) if not reached.all() else 0
-        there = bool(np.isfinite(values).all() and np.isfinite(ground))
+        z = table[f"{quantity}_{kind}_z"][block][-1]
+        there = bool(np.isfinite(values).all() and abs(z) > BEYOND)
         row = {"matrix": str(keys[0][block[0]]), "layer": int(keys[1][block[0]]), "head": int(keys[2][block[0]])}
-        row |= {"first": float(values[0]), "last": float(last), "null": float(ground)}
+        row |= {"first": float(values[0]), "last": float(last), "null": float(ground), "z": float(z)}
         rows.append(row | {"half_step": float(table["step"][block][since]) if there else float("nan")})
     return as_columns(rows)
 

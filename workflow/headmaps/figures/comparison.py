@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from headmaps.comparison import MAIN, Columns
+from headmaps.comparison import BEYOND, MAIN, Columns
 from headmaps.figures import captions
 from headmaps.figures.data import grid
 from headmaps.figures.panels import Panels
@@ -97,11 +97,29 @@ def _depth_lines(
 # --- training -----------------------------------------------------------------------------------------------------
 
 
-def draw_training(table: Columns, matrix: str, kind: str | None, title: str, opening: str) -> Sheet:
+def growth(onset: Columns, matrix: str) -> str:
+    """How many heads of one matrix end with a self beyond chance, and when half of them were half-way there.
+
+    Args:
+        onset: `comparison.onsets` of the mean self.
+    """
+    rows = onset["matrix"] == matrix
+    steps = onset["half_step"][rows & np.isfinite(onset["half_step"])]
+    text = (
+        f" At the last step the self of {len(steps)} of {captions.number(int(rows.sum()), 'head')} lies more than "
+        f"{BEYOND:g} standard deviations from chance"
+    )
+    if not len(steps):
+        return f"{text}."
+    middle = float(np.quantile(steps, 0.5, method="inverted_cdf"))
+    return f"{text}; half of these were half-way there, for good, by step {middle:g} (each head's step: onsets.csv)."
+
+
+def draw_training(table: Columns, onset: Columns, matrix: str, kind: str | None, title: str, opening: str) -> Sheet:
     """A row each for self, rotation and ortho: layer means along training, and every head.
 
     Args:
-        table: `comparison.trajectories`. Other arguments as of `draw_models`.
+        table: `comparison.trajectories`. onset: `comparison.onsets`. Other arguments as of `draw_models`.
     """
     rows = table["matrix"] == matrix
     steps = np.unique(table["step"][rows])
@@ -111,6 +129,7 @@ def draw_training(table: Columns, matrix: str, kind: str | None, title: str, ope
         "Left: mean over each layer's heads. Right: every head. "
     )
     text += f"Dashed: the mean under the baseline {kind}, where chance lies." if kind else "No baseline was computed."
+    text += growth(onset, matrix)
     panels = Panels(2 * len(MEANS), height=1.55, right=0.42)
     sheet = Sheet(panels.total, title, text)
     colors = ordered_colors(len(layers))
@@ -124,7 +143,7 @@ def draw_training(table: Columns, matrix: str, kind: str | None, title: str, ope
                 if side == 0:
                     axes.plot(steps, average, color=color, lw=1.0, marker=".", ms=3)
                 else:
-                    axes.plot(steps, layer_curves.T, color=color, lw=0.4, alpha=0.6, rasterized=many(curves.size))
+                    axes.plot(steps, layer_curves.T, color=color, lw=0.7, alpha=0.7, rasterized=many(curves.size))
             _random_line(axes, table, rows, f"{quantity}_{kind}_mean", steps)
             axes.set_xscale("symlog", linthresh=1.0)
             axes.set_xlim(steps[0] - 0.1, steps[-1] * 1.1 + 0.1)

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if spec["kind"] == "pair":
                 sheet = comparison.draw_pair(tables[0], matrix, title, opening)
             elif spec["kind"] == "training":
-                sheet = comparison.draw_training(tables[1], matrix, kind, title, opening)
+                sheet = comparison.draw_training(tables[1], tables[2], matrix, kind, title, opening)
             else:
                 sheet = comparison.draw_models(tables[0], matrix, kind, title, opening)
             save(sheet, given.figures[number * formats : (number + 1) * formats])
