@@ -50,6 +50,7 @@ def crate_of(folder: Path, known: Mapping[str, Any], records: Sequence[Path], wo
         workflow: the Snakefile, of which `folder` holds a copy.
     """
     crate = ROCrate(version="1.1")  # the version that the profile is written for
+    crate.metadata.extra_terms["sha256"] = "https://w3id.org/ro/terms/workflow-run#sha256"
     model, day = known["spec"]["model"], known["described"]
     crate.name = f"headmaps: attention heads of {model}"
     crate.description = (
