@@ -19,6 +19,8 @@ MOST_CELLS = 384
 
 WAY_TEXTS = {"V": "values", "Q": "queries", "K": "keys"}
 LISTED = 8
+WITHIN_COLOURS = 0.995
+"""Share of the cells within the colours' range: a few strongest pairs would bleach all others; they are listed."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,14 @@ def pooled(values: Float, most: int = MOST_CELLS) -> tuple[Float, int]:
     return np.where(np.isneginf(blocks), np.nan, blocks), k
 
 
-def caption(frame: str, d: int, k: int, shown: float) -> str:
+def limit(values: Float) -> tuple[float, int]:
+    """Where the colours of some cells end, and how many lie beyond."""
+    sizes = np.abs(values[np.isfinite(values)])
+    shown = float(np.quantile(sizes, WITHIN_COLOURS)) if sizes.size else 0.0
+    return (shown, int((sizes > shown).sum())) if shown > 0 else (float(sizes.max(initial=0.0)) or 1.0, 0)
+
+
+def caption(frame: str, d: int, k: int, shown: float, beyond: int) -> str:
     """What a cell is and what chance gives."""
     text = (
         f"{frame} A cell is an earlier head (up) whose output a later head (along) reads: with its values (V), queries "
@@ -76,8 +85,9 @@ def caption(frame: str, d: int, k: int, shown: float) -> str:
     )
     if k > 1:
         text += f"Each cell shows the largest of {k} × {k} pairs. "
+    text += f"Colours end at ±{shown:.2g}" + (f"; {beyond} cells lie beyond. " if beyond else ". ")
     return text + (
-        f"Colours end at ±{shown:.2g}. Scores say what could pass from head to head, not that it does: attention "
+        "Scores say what could pass from head to head, not that it does: attention "
         "patterns, norms between the layers and MLPs are not in them. Strongest pairs: layer.head of writer and "
         "reader, the score, and in brackets the distance of its square from chance in standard deviations."
     )
@@ -91,9 +101,9 @@ def draw(
     cells = [pooled(each.excess) for each in pictures]
     k = cells[0][1]
     there = np.concatenate([values[np.isfinite(values)] for values, _ in cells])
-    shown = float(np.abs(there).max()) if there.size else 1.0
+    shown, beyond = limit(there)
     panels = Panels(len(pictures) + 1, height=2.55, right=0.62)
-    sheet = Sheet(panels.total, title, caption(frame, d, k, shown))
+    sheet = Sheet(panels.total, title, caption(frame, d, k, shown, beyond))
     for number, (each, (values, _)) in enumerate(zip(pictures, cells, strict=True)):
         axes = panels.axes(sheet, number, f"{each.way}: read by {_way_text(each.way)}")
         image = axes.imshow(
