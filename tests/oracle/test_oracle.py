@@ -52,9 +52,20 @@ def run(step: Any, **flags: Any) -> None:
 def rebuilt(case_name: str, scratch: Path) -> Rebuilt:
     """A fixture taken through the steps of the workflow, from its folder to the files of its heads, read back."""
     case = next(case for case in CASES if case.name == case_name)
-    folder = scratch / case.name
+    geometry, heads = through_the_steps(case, FIXTURES / case.name, scratch / case.name)
+    return Rebuilt(geometry, heads, expected_of(case))
+
+
+def expected_of(case: Case) -> dict[str, np.ndarray]:
+    """What transformers computes."""
+    with np.load(FIXTURES / case.name / "expected.npz") as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def through_the_steps(case: Case, path: Path, folder: Path) -> tuple[Geometry, dict[int, LayerHeads]]:
+    """The checkpoint at `path`, in whatever format."""
     folder.mkdir()
-    entry = {"source": "local", "path": str(FIXTURES / case.name)}
+    entry = {"source": "local", "path": str(path)}
     chosen = {"layers": list(case.layers), "stack": case.stack, "tower": case.tower}
     source, shape = folder / "source.json", folder / "geometry.json"
     run(resolve, spec=json.dumps(entry | {key: value for key, value in chosen.items() if value}), source=source)
@@ -67,9 +78,7 @@ def rebuilt(case_name: str, scratch: Path) -> Rebuilt:
         files = {"directory": folder / f"heads-{layer}", "record": folder / f"heads-{layer}.json"}
         run(heads_step, spec="{}", geometry=shape, source=source, checkpoint=tensors, layer=layer, **files)
         heads[layer] = read_layer_heads(files["directory"], geometry)
-    with np.load(FIXTURES / case.name / "expected.npz") as archive:
-        expected = {name: archive[name] for name in archive.files}
-    return Rebuilt(geometry, heads, expected)
+    return geometry, heads
 
 
 def inputs(found: Rebuilt, layer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
