@@ -72,7 +72,8 @@ class Project:
         )
         run = Run(done.returncode, done.stdout, done.stderr)
         if check and done.returncode:
-            raise AssertionError(f"{' '.join(command)} exited {done.returncode}\n{run.text[-6000:]}")
+            failed = "\n".join(f"{log}:\n{text}" for log, text in run.failures().items())
+            raise AssertionError(f"{' '.join(command)} exited {done.returncode}\n{failed}\n{run.text[-4000:]}")
         return run
 
     def environment(self) -> dict[str, str]:
@@ -91,7 +92,9 @@ class Project:
         return {
             path.relative_to(root).as_posix(): path.read_bytes()
             for path in sorted(root.rglob("*"))
-            if path.is_file() and not path.name.endswith((".made.json", "provenance.json")) and "kept" not in path.parts
+            if path.is_file()
+            and not path.name.endswith((".made.json", "provenance.json", "ro-crate-metadata.json"))
+            and "kept" not in path.parts
         }
 
 
