@@ -38,9 +38,9 @@ def test_p_is_the_formula_whether_draws_are_shared_or_each_heads_own(observed: l
 
 
 def test_effects_are_those_of_the_draws() -> None:
-    found = significance([10.0], [1.0, 2.0, 3.0, 4.0])
+    found = significance([10.0], [2.0, 2.0, 3.0, 3.0])
     assert (found.mean[0], found.difference[0], found.ratio[0]) == (2.5, 7.5, 4.0)
-    assert found.sd[0] == pytest.approx(np.std([1, 2, 3, 4], ddof=1))
+    assert found.sd[0] == pytest.approx(np.std([2, 2, 3, 3], ddof=1))
     assert found.z[0] == pytest.approx(7.5 / found.sd[0])
     assert found.p[0] == pytest.approx(2 * 1 / 5)
     assert found.draws.tolist() == [4]
@@ -140,3 +140,16 @@ def test_overlap_p_is_uniform_for_random_directions() -> None:
     u, v = generator.normal(size=(2, 20000, 24))
     overlap = np.sum(u * v, axis=1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
     assert scipy.stats.kstest(overlap_p(overlap, 24), "uniform").pvalue > 1e-3
+
+
+def test_a_ratio_to_a_mean_that_is_zero_by_symmetry_is_left_out():
+    rng = np.random.default_rng(2)
+    signed, sized = rng.standard_normal(4000), np.abs(rng.standard_normal(4000))
+    for draws in (signed, np.stack([signed, signed])):
+        assert np.isnan(significance(np.array([3.0, -1.0]), draws).ratio).all()
+    found = significance(np.array([3.0, np.nan]), sized)
+    assert found.ratio[0] == pytest.approx(3 / np.sqrt(2 / np.pi), rel=0.03)
+    assert np.isnan(found.ratio[1])
+    # a single draw, and draws without spread, have a mean to compare with
+    assert significance(np.array([3.0]), np.array([[1.5]])).ratio == 2
+    assert significance(np.array([3.0]), np.array([[1.5, 1.5]])).ratio == 2

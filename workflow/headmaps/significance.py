@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 Float = NDArray[np.float64]
 LEVEL = 0.05  # false discovery rate that the adjusted p values are meant to be read at
+TOLD_FROM_ZERO = 4.0
+"""Standard errors between the mean of the draws and 0 from which on a ratio to it means something."""
 _ROUNDING = 1e-12  # draws that differ by less, relative to their mean, are a constant with rounding on it
 
 
@@ -26,7 +28,7 @@ class Significance:
         mean: mean of the null draws.
         sd: their sample standard deviation (n - 1); NaN for fewer than two draws.
         difference: observed minus mean.
-        ratio: observed over mean.
+        ratio: observed over mean; NaN where the draws do not tell their mean from 0 (a trace, a signed overlap).
         z: difference over sd; NaN where the draws do not vary.
         p: two-sided Monte Carlo p.
         draws: number of draws per head.
@@ -79,7 +81,9 @@ def significance(observed: Any, draws: Any) -> Significance:
     exists = ~np.isnan(observed) & (n_draws > 0)
     p = np.where(exists, monte_carlo_p(at_least, at_most, n_draws), np.nan)
     difference = observed - mean
-    return Significance(mean, sd, difference, _divide(observed, mean), _divide(difference, sd), p, n_draws)
+    from_zero = np.abs(mean) > TOLD_FROM_ZERO * np.nan_to_num(sd) / np.sqrt(np.maximum(n_draws, 1))
+    ratio = np.where(from_zero, _divide(observed, mean), np.nan)
+    return Significance(mean, sd, difference, ratio, _divide(difference, sd), p, n_draws)
 
 
 def _moments(draws: Float, n_draws: NDArray[Any]) -> tuple[Float, Float]:
