@@ -14,6 +14,7 @@ from headmaps.description import Description
 from headmaps.drawings import drawings
 from headmaps.plan import checked_plan, shell_prefix
 from headmaps.replication import Replication
+from headmaps.run_lock import hold_or_exit
 from headmaps.states import StatesOf
 
 
@@ -31,6 +32,10 @@ if "download" not in workflow.global_resources:
 
 shell.executable("bash")
 shell.prefix(shell_prefix(exact=plan.config.exact, own_python=not deploys_environments))
+
+
+onstart:
+    hold_or_exit()
 
 
 wildcard_constraints:

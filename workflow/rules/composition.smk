@@ -10,6 +10,8 @@ rule compose_layer:
         W_O=ancient("results/{model}/heads/layer-{layer}/W_O.npy"),
         extras=ancient("results/{model}/heads/layer-{layer}/extras.npz"),
         writer_records=plan.earlier_layers(".json"),
+        writer_W_Q=ancient(plan.earlier_layers("W_Q.npy")),
+        writer_W_K=ancient(plan.earlier_layers("W_K.npy")),
         writer_W_V=ancient(plan.earlier_layers("W_V.npy")),
         writer_W_O=ancient(plan.earlier_layers("W_O.npy")),
         writer_extras=ancient(plan.earlier_layers("extras.npz")),
