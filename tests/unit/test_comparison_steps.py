@@ -139,3 +139,5 @@ def test_treatments_side_by_side(tmp_path):
     assert all(path.stat().st_size > 5000 for path in figures)
     facts = json.loads((tmp_path / "treatments.json").read_text())["facts"]
     assert "the next LayerNorm cannot see" in facts["value"]["caption"]
+    assert "norm treatments raw, gain, gain_and_center and gain_and_center_write side by side" in facts["qk"]["caption"]
+    assert "no norm folded in" not in facts["value"]["caption"]

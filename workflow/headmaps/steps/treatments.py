@@ -29,8 +29,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         facts = {}
         for number, matrix in enumerate(matrices):
             title = f"{model}: norm treatments, {captions.matrix_name(matrix)}"
-            frame = captions.frame(model, source, geometry, names[0], matrix)
-            sheet = treatments.draw(table, matrix, title, frame)
+            opening = treatments.frame(model, source, geometry, names, matrix)
+            sheet = treatments.draw(table, matrix, title, opening)
             save(sheet, given.figures[number * formats : (number + 1) * formats])
             facts[matrix] = {"caption": sheet.caption}
         files = {path.name: path for path in (given.table, *given.figures)}
