@@ -134,6 +134,7 @@ def test_given_states_draw_the_band(tmp_path):
     for name in ("W_Q", "W_K", "W_V", "W_O"):
         write_array(folder / f"{name}.npy", getattr(heads, name))
     write_arrays(folder / "extras.npz", heads.extras)
+    folder.with_suffix(".json").write_text("{}")
     write_arrays(tmp_path / "layer-00.npz", decompose_layer(heads, geometry, "value"))
     write_geometry(tmp_path / "geometry.json", geometry)
     (tmp_path / "source.json").write_text("{}")

@@ -294,14 +294,24 @@ class VectorsFile:
             )
         schema = self._writer.schema
         rows = len(columns["layer"])
-        cells = {name: pa.array(values, type=schema.field(name).type) for name, values in columns.items()}
-        cells["matrix"] = pa.array([matrix] * rows, type=pa.string())
+        cells = {name: _arrow(values, name in WHOLE) for name, values in columns.items()}
+        text = matrix.encode()
+        ends = np.arange(rows + 1, dtype=np.int32) * len(text)
+        cells["matrix"] = pa.StringArray.from_buffers(rows, pa.py_buffer(ends), pa.py_buffer(text * rows))
         table = pa.Table.from_arrays([cells[field.name] for field in schema], schema=schema)
         self._writer.write_table(table, row_group_size=max(rows, 1))
 
     def __exit__(self, *_: object) -> None:
         if self._writer is not None:
             self._writer.close()
+
+
+def _arrow(values: NDArray[Any], whole: bool) -> Any:
+    """A numpy array as Arrow's, by its memory: `pyarrow.array` would load pandas, which takes longer than a table."""
+    import pyarrow as pa
+
+    plain = np.ascontiguousarray(values, dtype=np.int32 if whole else np.float64)
+    return pa.Array.from_buffers(pa.int32() if whole else pa.float64(), len(plain), [None, pa.py_buffer(plain)])
 
 
 def write_csv(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:

@@ -116,7 +116,7 @@ class Lines(Text):
         lines = self.get_text().split("\n")
         x, y = self.get_transform().transform(self.get_position())
         em = renderer.points_to_pixels(self.get_fontsize())
-        top = y if self.get_va() == "top" else y + len(lines) * _LEADING * em
+        top = y if self.get_verticalalignment() == "top" else y + len(lines) * _LEADING * em
         height = renderer.get_canvas_width_height()[1]
         pen = renderer.new_gc()
         pen.set_foreground(to_rgba(self.get_color()), isRGBA=True)
@@ -155,7 +155,8 @@ class Sheet:
         self._body = Lines(left, _MARGIN / self.height, body, va="bottom", size=CAPTION_SIZE)
         for lines in (self._heading, self._body):
             lines.set_transform(self.figure.transFigure)
-            self.figure.add_artist(lines)
+            lines.set_figure(self.figure)
+            self.figure.texts.append(lines)
 
     def retitle(self, title: str) -> None:
         """Change the title to another of the same number of lines."""
