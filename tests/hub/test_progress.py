@@ -3,6 +3,7 @@
 import io
 import os
 import pty
+import select
 import sys
 import termios
 
@@ -41,7 +42,10 @@ def test_a_terminal_gets_a_bar_with_bytes_rate_and_time_left(monkeypatch: pytest
                 progress.advance(1_000_000)
                 progress._bar.refresh()
         stream.flush()
-        shown = os.read(controller, 1 << 16).decode()
+        data = b""
+        while select.select([controller], [], [], 0.2)[0]:
+            data += os.read(controller, 1 << 16)
+    shown = data.decode()
     os.close(controller)
     assert "someone/model" in shown
     assert "2.00M/4.00M" in shown

@@ -28,6 +28,7 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 def test_tensors_are_fetched_by_range_and_then_nothing_touches_the_network(
     hub: LocalHub, online: Online, tmp_path: Path
 ) -> None:
