@@ -14,12 +14,12 @@ from headmaps.comparison import (
     onsets,
     read_heads,
     shared_nulls,
-    training_step,
     trajectories,
     treatment_changes,
 )
 from headmaps.errors import ConfigError, ResultError
 from headmaps.geometry import Geometry, Norm, Position
+from headmaps.training import training_step
 
 
 def a_geometry(layers=3, n_heads=2, d_model=64, matrices=("value", "qk")):

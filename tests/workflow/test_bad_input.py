@@ -62,6 +62,10 @@ CONFIG_FAULTS: dict[str, tuple[str, tuple[str, ...]]] = {
         with_figures(heads=[[7, 0]]),
         ("`figures` asks for layer 7", "'tiny' has layers 0 to 2", "config/config.yaml"),
     ),
+    "a training comparison of models without a training step": (
+        yaml.safe_dump(SMALL_CONFIG | {"comparisons": [{"name": "over-time", "models": ["tiny"], "kind": "training"}]}),
+        ("comparison 'over-time'", "'tiny' has no number", "step1000", "config/config.yaml"),
+    ),
     "an unknown key": (
         yaml.safe_dump(SMALL_CONFIG | {"layer_norms": ["raw"]}),
         ("`layer_norms` is not a key", "config/config.yaml", "did you mean `layer_norm`?"),

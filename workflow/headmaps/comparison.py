@@ -7,12 +7,10 @@ the `heads.csv` of each model; only the comparison of two checkpoints goes back 
 
 import csv
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 from headmaps.errors import ConfigError, ResultError
 from headmaps.geometry import Geometry
 from headmaps.quantities import KINDS, REGISTRY
+from headmaps.training import training_step
 
 Float = NDArray[np.float64]
 Columns = dict[str, NDArray[Any]]
@@ -167,35 +166,6 @@ def as_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
 
 
 # --- training -----------------------------------------------------------------------------------------------------
-
-_STEP = re.compile(r"(?:step|checkpoint|ckpt|iter(?:ation)?)[-_ ]?0*(\d+)([km]?)(?![a-z0-9])", re.IGNORECASE)
-_BARE = re.compile(r"0*(\d+)([km]?)", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
-
-
-def training_step(name: str) -> int:
-    """The training step in a model's or revision's name.
-
-    The number after step, checkpoint, ckpt or iter (`pythia@step1000`, `stage1-step50k-tokens210B`), or a revision that
-    is nothing but a number.
-
-    Raises:
-        ConfigError: there is none, or several that differ.
-    """
-    revision = unquote(name.partition("@")[2] or name)
-    found = {int(number) * _UNITS[unit.lower()] for number, unit in _STEP.findall(revision)}
-    bare = _BARE.fullmatch(revision)
-    if not found and bare:
-        found = {int(bare[1]) * _UNITS[bare[2].lower()]}
-    if len(found) != 1:
-        many = "more than one number" if found else "no number"
-        raise ConfigError(
-            f"the name {revision!r} has {many} that could be its training step",
-            where="comparisons: kind: training",
-            expected="a name such as step1000, checkpoint-500 or iter_0002000",
-            do="compare models (kind: models) or choose revisions whose names have one",
-        )
-    return found.pop()
 
 
 def by_step(models: Sequence[Member]) -> list[tuple[int, Member]]:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from headmaps.config_messages import explain, unreadable
 from headmaps.errors import ConfigError
+from headmaps.training import training_step
 
 NAME = r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$"
 RESERVED_NAMES = frozenset({"comparison", "atlas.html"})
@@ -289,8 +290,20 @@ class Config(_Section):
                 )
             if comparison.kind == "training" and not self.baselines.kinds:
                 raise ValueError(f"comparison {comparison.name!r} of kind `training` needs one of `baselines.kinds`")
+            if comparison.kind == "training":
+                self._check_training_steps(comparison)
         if len({comparison.name for comparison in self.comparisons}) != len(self.comparisons):
             raise ValueError("two comparisons have the same name")
+
+    def _check_training_steps(self, comparison: Comparison) -> None:
+        revisions = {entry.name: _expanded_names(entry) for entry in self.models}
+        for member in (name for chosen in comparison.models for name in revisions.get(chosen, [chosen])):
+            try:
+                training_step(member)
+            except ConfigError as error:
+                raise ValueError(
+                    f"comparison {comparison.name!r} of kind `training`: {error.what} ({error.expected})"
+                ) from None
 
 
 def _distinct(values: list[Any]) -> list[Any]:

@@ -62,14 +62,17 @@ _OWN: dict[str, tuple[str, ...]] = {
         *("steps/composition_table.py", "composition.py", "decomposition.py", "figures/composition.py"),
         *("figures/data.py", *_HEADS, *_TABLES, *_DRAWING, *_PANELS),
     ),
-    "treatments": (*("steps/treatments.py", "comparison.py", "figures/treatments.py", *_TABLES, *_DRAWING, *_PANELS),),
+    "treatments": (
+        *("steps/treatments.py", "comparison.py", "figures/treatments.py", "training.py"),
+        *(*_TABLES, *_DRAWING, *_PANELS),
+    ),
     "comparison": (
         *("steps/comparison.py", "comparison.py", "decomposition.py", "figures/comparison.py", "figures/data.py"),
-        *("subspaces.py", *_HEADS, *_TABLES, *_DRAWING, *_PANELS),
+        *("subspaces.py", "training.py", *_HEADS, *_TABLES, *_DRAWING, *_PANELS),
     ),
     "published": (
         *("steps/published.py", "comparison.py", "figures/data.py", "figures/published.py", "figures/ternary.py"),
-        *("published.py", "verdict.py", *_TABLES, *_DRAWING),
+        *("published.py", "training.py", "verdict.py", *_TABLES, *_DRAWING),
     ),
     "atlas": (
         *("steps/atlas.py", "atlas/bands.py", "atlas/data.py", "atlas/facts.py", "decomposition.py", "haar.py"),
