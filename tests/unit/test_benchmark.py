@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from headmaps.benchmark import draws, kernel
+from headmaps.benchmark import draws, kernel, whole
 from headmaps.benchmark.clock import measure
 from headmaps.commands import benchmark
 from headmaps.decomposition import pair_quantities
@@ -48,7 +48,23 @@ def test_the_table_estimates_what_would_take_too_long(monkeypatch, capsys, tmp_p
     monkeypatch.setattr("headmaps.benchmark.clock.BUDGET", 0.0)
     monkeypatch.setattr(draws, "SHAPES", ((40, 4),))
     monkeypatch.setattr(draws, "DRAWS", 3)
-    assert benchmark.run(arguments("--shapes", "20,2", "40,4", "--limit", "0", "--json", str(tmp_path / "b.json"))) == 0
+    assert (
+        benchmark.run(
+            arguments(
+                "--parts",
+                "kernel",
+                "draws",
+                "--shapes",
+                "20,2",
+                "40,4",
+                "--limit",
+                "0",
+                "--json",
+                str(tmp_path / "b.json"),
+            )
+        )
+        == 0
+    )
     printed = capsys.readouterr().out
     dense = next(line for line in printed.splitlines() if line.startswith("| dense SVD"))
     assert dense.count("~") == 2  # the second shape's time and ratio; the first shape is always run
@@ -64,3 +80,25 @@ def test_a_shape_that_is_none_is_refused(text, capsys):
     with pytest.raises(SystemExit):
         arguments("--shapes", text)
     assert text in capsys.readouterr().err
+
+
+def test_the_bare_process_gets_the_workflows_own_commands():
+    printed = (
+        "rule decompose:\n    input: x\n\n"
+        "    Shell command: python -m headmaps.steps.decompose --spec '{\"a\": 1}' --layer 3 > logs/a.log 2>&1\n"
+        "        python -m headmaps.steps.fetch_files --files results/m/files.json 2>&1 | tee logs/b.log\n"
+    )
+    assert whole.steps_of(printed) == [
+        ("decompose", ["--spec", '{"a": 1}', "--layer", "3"]),
+        ("fetch_files", ["--files", "results/m/files.json"]),
+    ]
+
+
+@pytest.mark.slow
+def test_the_whole_workflow_is_measured_against_one_process(tmp_path, capsys):
+    given = arguments("--parts", "workflow", "--model", "2,4,128", "--json", str(tmp_path / "b.json"))
+    assert benchmark.run(given) == 0
+    assert "| one bare process |" in capsys.readouterr().out
+    costs = json.loads((tmp_path / "b.json").read_text())["workflow"]
+    assert costs["the workflow again, nothing to do"]["cpu"] < costs["the workflow"]["cpu"]
+    assert all(cost["peak"] > 20_000_000 for cost in costs.values())

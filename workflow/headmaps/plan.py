@@ -36,7 +36,7 @@ Entry = WheelModel | LocalModel | HubModel
 RESULTS = "results"
 LOCK = "envs/requirements.lock"
 PACKAGE = "workflow/headmaps"
-LAYERS_PER_FIGURE_JOB = 12
+LAYERS_PER_FIGURE_JOB = 16
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".gguf", ".json")
 
 

@@ -1,16 +1,19 @@
-"""`headmaps benchmark`: one table, in one run, in one thread."""
+"""`headmaps benchmark`: kernel, random draws and the whole workflow, each against its alternatives, in one run."""
 
 import argparse
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from headmaps.benchmark import draws, kernel
+from headmaps.benchmark import draws, kernel, whole
 from headmaps.benchmark.clock import Timing, machine, measure
 from headmaps.records import write_json
 
 Shape = tuple[int, int]
+PARTS = ("kernel", "draws", "workflow")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +26,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=list(kernel.SHAPES),
         help="shapes of a head's factors (default: %(default)s)",
     )
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=PARTS,
+        default=list(PARTS),
+        help="what to measure: a head's kernel, random draws, the whole workflow with its memory (default: all)",
+    )
+    parser.add_argument(
+        "--model",
+        type=_model,
+        metavar="LAYERS,HEADS,D_MODEL",
+        default=whole.Shape(4, 32, 2048),
+        help="shape of the random checkpoint of the whole workflow (default: 4,32,2048; falcon-rw-1b has 24 layers)",
+    )
+    parser.add_argument("--cores", type=int, default=2, help="cores of the whole workflow (default: %(default)s)")
     parser.add_argument("--limit", type=float, default=20.0, help="skip what would take longer, in seconds")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
 
@@ -37,28 +55,45 @@ def _shape(text: str) -> Shape:
     return d, r
 
 
+def _model(text: str) -> whole.Shape:
+    try:
+        layers, heads, d = map(int, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape like 24,32,2048") from None
+    if min(layers, heads, d) < 1 or d % heads:
+        raise argparse.ArgumentTypeError(f"{text!r}: d_model must be a multiple of the heads")
+    return whole.Shape(layers, heads, d)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print."""
     from threadpoolctl import threadpool_limits
 
     kernel.methods()  # loads every BLAS there is, so that all of them are held to one thread
+    numbers: dict[str, Any] = {"machine": machine()}
+    for line in numbers["machine"]:
+        print(line, flush=True)
+    shapes = sorted(arguments.shapes)
     with threadpool_limits(1):
-        for line in machine():
-            print(line, flush=True)
-        shapes = sorted(arguments.shapes)
-        rows = list(time_kernels(shapes, arguments.limit))
-        print_kernels(shapes, rows)
-        pools = list(time_draws([shape for shape in draws.SHAPES if shape in shapes]))
-        print_draws(pools)
-    if arguments.json:
-        numbers = {
-            "machine": machine(),
-            "kernels": [{"method": name, "shape": list(shape), **vars(timing)} for name, shape, timing in rows],
-            "draws": [
+        if "kernel" in arguments.parts:
+            rows = list(time_kernels(shapes, arguments.limit))
+            print_kernels(shapes, rows)
+            numbers["kernels"] = [
+                {"method": name, "shape": list(shape), **vars(timing)} for name, shape, timing in rows
+            ]
+        if "draws" in arguments.parts:
+            pools = list(time_draws([shape for shape in draws.SHAPES if shape in shapes]))
+            print_draws(pools)
+            numbers["draws"] = [
                 {"what": name, "shape": list(shape), "literal": vars(slow), "pooled": vars(fast)}
                 for name, shape, slow, fast in pools
-            ],
-        }
+            ]
+    if "workflow" in arguments.parts:
+        with tempfile.TemporaryDirectory(prefix="headmaps-benchmark-") as folder:
+            costs = whole.compare(Path(folder), arguments.model, arguments.cores)
+        print_whole(arguments.model, arguments.cores, costs)
+        numbers["workflow"] = {name: vars(cost) for name, cost in costs.items()}
+    if arguments.json:
         write_json(arguments.json, numbers)
     return 0
 
@@ -131,3 +166,17 @@ def print_draws(rows: list[tuple[str, Shape, Timing, Timing]]) -> None:
     for name, (d, r), slow, fast in rows:
         ratio = slow.seconds / fast.seconds
         print(f"| {name} | ({d}, {r}) | {slow.seconds * 1e3:.3g} | {fast.seconds * 1e3:.3g} | {ratio:.1f} |")
+
+
+def print_whole(shape: whole.Shape, cores: int, costs: dict[str, whole.Cost]) -> None:
+    """Seconds and memory of the whole workflow, and in brackets the ratio to the bare process."""
+    bare = costs["one bare process"]
+    print(
+        f"\nwhole run: {shape.layers} layers, {shape.heads} heads, d_model {shape.d_model}; two nulls, all published "
+        f"figures of one layer and head; {cores} cores, the bare process one\n"
+    )
+    print("| run | wall, s | processor, s | largest process, MB |")
+    print("|---|---|---|---|")
+    for name, cost in costs.items():
+        wall, cpu = cost.seconds / bare.seconds, cost.cpu / bare.cpu
+        print(f"| {name} | {cost.seconds:.1f} ({wall:.2f}) | {cost.cpu:.1f} ({cpu:.2f}) | {cost.peak / 1e6:.0f} |")
