@@ -127,3 +127,16 @@ def test_a_second_panel_is_drawn_only_where_the_range_leaves_out_more_than_a_few
     assert histogram.whole(few, histogram.count(few)) is None
     assert len(histogram.draw(few, "m", 0, "value", True, "f.", {}).figure.axes) == 2  # bars and colour key
     assert len(histogram.draw(9 * few, "m", 0, "value", True, "f.", {}).figure.axes) == 3
+
+
+def test_the_caption_counts_the_pairs_that_the_storage_leaves_open():
+    sigma = np.array([[3.0, 2.99, 1.0], [3.0, 2.0, 1.0]])
+    used = np.ones((2, 3), dtype=bool)
+    noise = np.array([0.1, 0.1])
+    mixed = histogram.unresolved_pairs({"sigma": sigma, "precision_sigma": noise}, used)
+    assert mixed == 2
+    assert histogram.unresolved_pairs({"sigma": sigma}, used) == 0
+    few = np.full((2, 3), 0.1)
+    text = histogram.caption(histogram.count(few), None, True, "frame.", {}, mixed)
+    assert "2 of 6 singular values lie so close to a neighbour" in text
+    assert "determined only up to rotations" not in histogram.caption(histogram.count(few), None, True, "frame.", {})

@@ -44,6 +44,12 @@ def block_labels(sigma: Array, mask: Array, noise: Array) -> NDArray[np.int64]:
     return np.where(mask, np.cumsum(starts, axis=-1) - 1, -1)
 
 
+def unresolved(labels: Array) -> NDArray[np.int64]:
+    """(...) how many pairs are in blocks of two or more, of labels (..., r) from `block_labels`."""
+    same = (labels[..., :, None] == labels[..., None, :]) & (labels[..., :, None] >= 0)
+    return np.asarray((same.sum(axis=-1) > 1).sum(axis=-1))
+
+
 def block_quantities(Z: Array, labels: Array) -> dict[str, Array]:
     """What a pair's block does, for every pair.
 

@@ -10,7 +10,7 @@ from headmaps.figures import captions, names
 from headmaps.figures.data import HeadsTable, arrays, check_head, chosen_role, pairs_in_use
 from headmaps.figures.style import Sheet, note, save, save_pages
 
-_DECOMPOSITION = ("sigma", "Z", "rank", "comparable")
+_DECOMPOSITION = ("sigma", "Z", "rank", "comparable", "precision_sigma")
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,11 @@ def _histograms(request: Request) -> Iterator[Drawn]:
     weighted = request.spec.get("histogram", "weighted") == "weighted"
     for (matrix, layer), path in request.decompositions.items():
         found = arrays(path, _DECOMPOSITION)
-        values = histogram.overlaps(found["sigma"], found["Z"], pairs_in_use(found), weighted)
-        sheet = histogram.draw(values, request.model, layer, matrix, weighted, request.frame(matrix), request.geometry)
+        used = pairs_in_use(found)
+        values = histogram.overlaps(found["sigma"], found["Z"], used, weighted)
+        mixed = histogram.unresolved_pairs(found, used)
+        frame = request.frame(matrix)
+        sheet = histogram.draw(values, request.model, layer, matrix, weighted, frame, request.geometry, mixed)
         yield Drawn(sheet, request.files(matrix, request.layer_name(layer)), histogram.facts(values))
 
 

@@ -11,6 +11,7 @@ from matplotlib.path import Path as Outline
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from headmaps.blocks import block_labels, unresolved
 from headmaps.figures import captions
 from headmaps.figures.style import Sheet, color_key, note, ordered_colors
 
@@ -59,6 +60,12 @@ def overlaps(
     return np.where(used, sigma * overlap if weighted else overlap, np.nan)
 
 
+def unresolved_pairs(decomposition: Mapping[str, NDArray[Any]], used: NDArray[np.bool_]) -> int:
+    """How many of a layer's pairs the stored precision cannot tell apart (`headmaps.blocks`)."""
+    noise = decomposition.get("precision_sigma")
+    return 0 if noise is None else int(unresolved(block_labels(decomposition["sigma"], used, noise)).sum())
+
+
 def count(values: NDArray[np.float64], limit: float = LIMIT) -> Counts:
     """Count values (H, r) into 100 bins on [-limit, limit], by head; NaN are not counted.
 
@@ -88,8 +95,10 @@ def quantity_label(weighted: bool) -> str:
     return "σᵢ (vᵢ · uᵢ)" if weighted else "vᵢ · uᵢ"
 
 
-def caption(found: Counts, every: Counts | None, weighted: bool, frame: str, geometry: Mapping[str, Any]) -> str:
-    """What figures 1 and 4 show, and what is outside their range."""
+def caption(
+    found: Counts, every: Counts | None, weighted: bool, frame: str, geometry: Mapping[str, Any], mixed: int = 0
+) -> str:
+    """What figures 1 and 4 show, what is outside their range, and how many pairs (`mixed`) the storage leaves open."""
     if not found.total:
         return f"{frame} {captions.no_self(geometry)}"
     quantity = (
@@ -102,8 +111,9 @@ def caption(found: Counts, every: Counts | None, weighted: bool, frame: str, geo
         f"{captions.number(found.total, 'pair')} of {captions.number(len(found.counts), 'head')} in 100 bins of 0.02, "
         "bars stacked, head 0 at the bottom. "
     )
+    warning = captions.undetermined(mixed, found.total)
     if found.outside == 0:
-        return text + "None lies outside [−1, 1]."
+        return f"{text}None lies outside [−1, 1].{warning}"
     some = np.flatnonzero(found.below + found.above).tolist()
     heads = f"head{'s' if len(some) > 1 else ''} {captions.listed(some)}"
     if len(some) == len(found.counts) > 1:
@@ -112,7 +122,7 @@ def caption(found: Counts, every: Counts | None, weighted: bool, frame: str, geo
         f"{found.outside} lie outside [−1, 1] ({heads}) and stand beyond the dotted lines, in bars that are cut where "
         "they are much higher than the others; the article's histograms leave such values out."
     )
-    return text if every is None else f"{text} Below: the same values on a range that holds all."
+    return text + ("" if every is None else " Below: the same values on a range that holds all.") + warning
 
 
 def _stack(counts: NDArray[np.int64], left: NDArray[np.float64], width: float) -> list[Outline]:
@@ -172,16 +182,18 @@ def draw(
     weighted: bool,
     frame: str,
     geometry: Mapping[str, Any],
+    mixed: int = 0,
 ) -> Sheet:
     """Figure 1 (value matrix) or 4 (QK matrix) of one layer: stacked bars, one colour a head.
 
     Args:
         values: (H, r) from `overlaps`. frame: the caption's first sentences (`captions.frame`).
+        mixed: how many of the pairs are not determined one by one (`unresolved_pairs`).
     """
     found = count(values)
     every = whole(values, found)
     title = f"{model}: layer {layer}, {captions.matrix_name(matrix)}"
-    text = caption(found, every, weighted, frame, geometry)
+    text = caption(found, every, weighted, frame, geometry, mixed)
     if not found.total:
         return note(title, text, captions.NO_SELF)
     height = 2.95 if every is None else 2.0
