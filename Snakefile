@@ -8,12 +8,14 @@ min_version("9.19")
 
 sys.path.insert(0, "workflow")
 
+from headmaps.cluster import check_cluster
 from headmaps.config import MODEL_WILDCARD, checked_config, config_file
 from headmaps.contrasts import contrasts
 from headmaps.description import Description
 from headmaps.drawings import drawings
 from headmaps.plan import checked_plan, shell_prefix
 from headmaps.replication import Replication
+from headmaps.resources import CLUSTER_RULES, Needs
 from headmaps.run_lock import hold_or_exit
 from headmaps.states import StatesOf
 
@@ -24,6 +26,7 @@ configfile: config_file("config/config.yaml")
 plan = checked_plan(checked_config(config, workflow.configfiles))
 replication = Replication(plan)
 description = Description(plan)
+needs = Needs(plan)
 deploys_environments = bool(workflow.deployment_settings.deployment_method)
 
 # A few downloads at a time, whatever --cores says; `--resources download=N` says otherwise.
@@ -36,6 +39,7 @@ shell.prefix(shell_prefix(exact=plan.config.exact, own_python=not deploys_enviro
 
 onstart:
     hold_or_exit()
+    check_cluster(workflow)
 
 
 wildcard_constraints:
@@ -76,3 +80,5 @@ include: "workflow/rules/provenance.smk"
 include: "workflow/rules/verify.smk"
 # One target per product, over every configured model.
 include: "workflow/rules/targets.smk"
+# What a cluster gets; everything else stays where snakemake runs.
+include: "workflow/rules/placement.smk"

@@ -13,6 +13,9 @@ rule haar_pool:
     conda:
         "../../envs/environment.yaml"
     threads: 1
+    resources:
+        mem_mb=needs.memory("haar_pool"),
+        runtime=needs.minutes("haar_pool"),
     params:
         spec=plan.spec_of("haar_pool"),
     shell:
@@ -38,6 +41,9 @@ rule draw_baseline:
     conda:
         "../../envs/environment.yaml"
     threads: 1
+    resources:
+        mem_mb=needs.memory("baseline"),
+        runtime=needs.minutes("baseline"),
     params:
         spec=plan.spec_of("baseline"),
         directory=subpath(input.W_Q, parent=True),

@@ -27,6 +27,9 @@ rule compose_layer:
         directory=subpath(input.W_Q, parent=True),
         writers=plan.earlier_layers(""),
     threads: 1
+    resources:
+        mem_mb=needs.memory("composition"),
+        runtime=needs.minutes("composition"),
     conda:
         "../../envs/environment.yaml"
     shell:

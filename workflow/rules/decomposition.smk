@@ -19,6 +19,9 @@ rule decompose:
     conda:
         "../../envs/environment.yaml"
     threads: 1
+    resources:
+        mem_mb=needs.memory("decompose"),
+        runtime=needs.minutes("decompose"),
     params:
         spec=plan.spec_of("decompose"),
         directory=subpath(input.W_Q, parent=True),

@@ -38,6 +38,9 @@ rule extract_heads:
     conda:
         "../../envs/environment.yaml"
     threads: 1
+    resources:
+        mem_mb=needs.memory("heads"),
+        runtime=needs.minutes("heads"),
     params:
         spec=plan.spec_of("heads"),
         directory=subpath(output.W_Q, parent=True),

@@ -20,6 +20,9 @@ rule turn_qk:
         spec=plan.spec_of("rotary"),
         directory=subpath(input.W_Q, parent=True),
     threads: 1
+    resources:
+        mem_mb=needs.memory("rotary"),
+        runtime=needs.minutes("rotary"),
     conda:
         "../../envs/environment.yaml"
     shell:
