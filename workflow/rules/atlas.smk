@@ -24,12 +24,12 @@ rule make_atlas:
         record="results/{model}/atlas.json",
     log:
         "logs/make_atlas/{model}.log",
+    conda:
+        "../../envs/environment.yaml"
+    threads: 1
     params:
         spec=plan.spec_of("atlas"),
         heads=StatesOf(plan).folders,
-    threads: 1
-    conda:
-        "../../envs/environment.yaml"
     shell:
         "python -m headmaps.steps.atlas --spec {params.spec:q} --geometry {input.geometry:q} --source {input.source:q}"
         " --heads-csv {input.heads:q} --vectors {input.vectors:q} --decompositions {input.decompositions:q}"
@@ -56,11 +56,11 @@ rule index_atlases:
         record="results/atlas.json",
     log:
         "logs/index_atlases.log",
-    params:
-        spec=plan.spec_of("atlas_index"),
-    threads: 1
     conda:
         "../../envs/environment.yaml"
+    threads: 1
+    params:
+        spec=plan.spec_of("atlas_index"),
     shell:
         "python -m headmaps.steps.atlas_index --spec {params.spec:q} --geometries {input.geometries:q}"
         " --heads-csv {input.heads:q} --records {input.records:q}"

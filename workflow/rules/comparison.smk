@@ -24,15 +24,15 @@ for matrices, model_pattern in plan.matrix_groups():
                 subcategory="{model}",
             ),
             record="results/{model}/treatments/treatments.json",
-        wildcard_constraints:
-            model=model_pattern,
         log:
             "logs/compare_treatments/{model}.log",
-        params:
-            spec=plan.spec_of("treatments"),
-        threads: 1
+        wildcard_constraints:
+            model=model_pattern,
         conda:
             "../../envs/environment.yaml"
+        threads: 1
+        params:
+            spec=plan.spec_of("treatments"),
         shell:
             "python -m headmaps.steps.treatments --spec {params.spec:q} --geometry {input.geometry:q}"
             " --source {input.source:q} --tables {input.tables:q}"
@@ -68,13 +68,13 @@ for side_by_side in contrasts(plan):
             record=side_by_side.record,
         log:
             side_by_side.log,
+        conda:
+            "../../envs/environment.yaml"
+        threads: 1
         params:
             spec=side_by_side.spec,
             first=side_by_side.first,
             second=side_by_side.second,
-        threads: 1
-        conda:
-            "../../envs/environment.yaml"
         shell:
             "python -m headmaps.steps.comparison --spec {params.spec:q} --geometries {input.geometries:q}"
             " --tables {input.tables:q} --records {input.records:q} --first {params.first:q} --second {params.second:q}"

@@ -22,16 +22,16 @@ rule compose_layer:
         record="results/{model}/{layer_norm}/composition/layer-{layer}.json",
     log:
         "logs/compose_layer/{model}/{layer_norm}/layer-{layer}.log",
-    params:
-        spec=plan.spec_of("composition"),
-        directory=subpath(input.W_Q, parent=True),
-        writers=plan.earlier_layers(""),
+    conda:
+        "../../envs/environment.yaml"
     threads: 1
     resources:
         mem_mb=needs.memory("composition"),
         runtime=needs.minutes("composition"),
-    conda:
-        "../../envs/environment.yaml"
+    params:
+        spec=plan.spec_of("composition"),
+        directory=subpath(input.W_Q, parent=True),
+        writers=plan.earlier_layers(""),
     shell:
         "python -m headmaps.steps.composition --spec {params.spec:q} --geometry {input.geometry:q}"
         " --heads {params.directory:q} --writers {params.writers:q} --layer {wildcards.layer}"
@@ -60,11 +60,11 @@ rule draw_composition:
         record="results/{model}/{layer_norm}/figures/composition.json",
     log:
         "logs/draw_composition/{model}/{layer_norm}.log",
-    params:
-        spec=plan.spec_of("composition_table"),
-    threads: 1
     conda:
         "../../envs/environment.yaml"
+    threads: 1
+    params:
+        spec=plan.spec_of("composition_table"),
     shell:
         "python -m headmaps.steps.composition_table --spec {params.spec:q} --geometry {input.geometry:q}"
         " --source {input.source:q} --compositions {input.arrays:q} --records {input.records:q}"

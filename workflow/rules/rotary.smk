@@ -16,15 +16,15 @@ rule turn_qk:
         record="results/{model}/{layer_norm}/rotary/{matrix}/layer-{layer}.json",
     log:
         "logs/turn_qk/{model}/{layer_norm}/{matrix}/layer-{layer}.log",
-    params:
-        spec=plan.spec_of("rotary"),
-        directory=subpath(input.W_Q, parent=True),
+    conda:
+        "../../envs/environment.yaml"
     threads: 1
     resources:
         mem_mb=needs.memory("rotary"),
         runtime=needs.minutes("rotary"),
-    conda:
-        "../../envs/environment.yaml"
+    params:
+        spec=plan.spec_of("rotary"),
+        directory=subpath(input.W_Q, parent=True),
     shell:
         "python -m headmaps.steps.rotary --spec {params.spec:q} --geometry {input.geometry:q}"
         " --heads {params.directory:q} --layer {wildcards.layer}"
@@ -53,11 +53,11 @@ rule draw_rotary:
         record="results/{model}/{layer_norm}/figures/rotary-{matrix}.json",
     log:
         "logs/draw_rotary/{model}/{layer_norm}/{matrix}.log",
-    params:
-        spec=plan.spec_of("rotary_table"),
-    threads: 1
     conda:
         "../../envs/environment.yaml"
+    threads: 1
+    params:
+        spec=plan.spec_of("rotary_table"),
     shell:
         "python -m headmaps.steps.rotary_table --spec {params.spec:q} --geometry {input.geometry:q}"
         " --source {input.source:q} --decompositions {input.arrays:q} --records {input.records:q}"
