@@ -28,13 +28,15 @@ CLUSTER_RULES: dict[str, str] = {
 """Rule -> step of all that is submitted to a cluster; every other rule is short, draws, or needs the network."""
 
 MB = 1_000_000
-ENGINE_MB = 250
-"""A job's share of the two Snakemake processes that every SLURM job holds beside it; see `Needs.memory`."""
+ENGINE_MB = 400
+"""The two Snakemake processes that every SLURM job holds: one takes its bundle's steps in turn, one starts the step."""
+ENGINE_SECONDS = 5.0
+"""Start of a bundled step in its SLURM job: `srun` and a Snakemake start."""
 INTERPRETER = 90 * MB
 """Python with numpy, and what is small."""
 START_SECONDS = 0.5
 """Start of a step's process."""
-SAFETY = 10
+SAFETY = 8
 """How many times the estimated seconds are asked for: a cluster kills what takes longer, and its cores vary."""
 POOL_DRAWS = 512
 """Draws of the Haar pool held at once (`headmaps.haar.COSTLY_DRAWS`)."""
@@ -212,11 +214,7 @@ class Needs:
         self.plan = plan
 
     def memory(self, step: str) -> Callable[..., int]:
-        """MB to ask for: the step's peak and its share of Snakemake's own processes, half as much again each attempt.
-
-        A SLURM job holds two Snakemake processes whatever it runs, and a bundle runs at least two steps side by side
-        (a layer's two matrices), so that each asks for half.
-        """
+        """MB to ask for: the step's peak beside Snakemake's own processes, half as much again each attempt."""
 
         def mem_mb(wildcards: Any, input: Any, attempt: int) -> int:
             peak, _ = step_needs(self.plan, step, wildcards, dimensions(input.geometry))
@@ -225,11 +223,11 @@ class Needs:
         return mem_mb
 
     def minutes(self, step: str) -> Callable[..., int]:
-        """Minutes to ask for: `SAFETY` times the estimate, at least one, twice as many each attempt."""
+        """Minutes to ask for: `SAFETY` times the estimate, twice as many each attempt."""
 
         def runtime(wildcards: Any, input: Any, attempt: int) -> int:
             _, seconds = step_needs(self.plan, step, wildcards, dimensions(input.geometry))
-            return math.ceil(SAFETY * seconds / 60) * int(2 ** (attempt - 1))
+            return math.ceil(SAFETY * (seconds + ENGINE_SECONDS) / 60) * int(2 ** (attempt - 1))
 
         return runtime
 
