@@ -24,8 +24,12 @@ if step and "-m" in words and words[words.index("-m") + 1] == "headmaps.steps." 
         if event == "os.rename" and not os.path.exists(os.path.join(folder, "released")):
             renamed.append(arguments[1])
             if len(renamed) == int(os.environ["PAUSED_AT"]):
-                with open(os.path.join(folder, "paused"), "w") as note:
-                    note.write(str(os.getpid()))
+                try:  # one process waits, others of the same step go on
+                    note = os.open(os.path.join(folder, "paused"), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+                except FileExistsError:
+                    return
+                os.write(note, str(os.getpid()).encode())
+                os.close(note)
                 while not os.path.exists(os.path.join(folder, "released")):
                     time.sleep(0.05)
 

@@ -96,7 +96,8 @@ def test_a_killed_job_is_reported_and_the_others_go_on(pausable: Project) -> Non
     kill_the_job(run)
     run.release()
     assert run.wait() != 0
-    assert "Error in rule decompose" in run.text()
+    assert "Killed" in run.text()
+    assert "Removing output files of failed job decompose" in run.text()
     assert "Traceback" not in run.text()
     records = [*(pausable.folder / TINY / "raw/decomposition").rglob("layer-??.json")]
     assert len(records) == 5
