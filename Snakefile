@@ -40,6 +40,9 @@ shell.prefix(shell_prefix(exact=plan.config.exact, own_python=not deploys_enviro
 onstart:
     hold_or_exit()
     check_cluster(workflow)
+    # Snakemake looks again a second after every look whether its limit of jobs a second allows more, for ever: after a
+    # thousand jobs that is a thousand looks a second. How many run at a time is what --cores and --jobs limit.
+    workflow.scheduler.job_rate_limiter = None
 
 
 wildcard_constraints:
