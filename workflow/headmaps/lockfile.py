@@ -1,5 +1,6 @@
 """results.lock.json: a finished run as content hashes, small enough to commit and to compare with on another day."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def _recorded(product: Product, record: dict[str, Any], path: str) -> str:
     """The hash of a result as its record has it."""
     folder = Path(product.record).parent
     for described in record.get("files", {}).values():
-        if (folder / described["path"]).as_posix() == path:
+        if os.path.normpath(folder / described["path"]) == path:
             return str(described["sha256"])
     raise ResultError("a result is not in its record", where=path, do=f"snakemake --forcerun {product.rule}")
 

@@ -4,6 +4,7 @@ The records hold nothing that changes from run to run; here is what does: the da
 User names, host names and absolute paths stay out.
 """
 
+import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -36,7 +37,7 @@ def results_of_record(record: Path, value: Any) -> dict[str, str]:
     described = value.get("files", {}) if isinstance(value, dict) else {}
     for one in described.values():
         if isinstance(one, dict) and "path" in one:
-            files[(record.parent / one["path"]).as_posix()] = one["sha256"]
+            files[os.path.normpath(record.parent / one["path"])] = one["sha256"]
     return files
 
 
