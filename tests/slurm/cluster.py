@@ -56,6 +56,8 @@ class Cluster:
     accounting: bool
     folder: Path
     daemons: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    past: int = 0
+    """The last job of earlier tests."""
     ports: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -111,14 +113,45 @@ class Cluster:
             texts.append(f"--- {log.name}\n" + "\n".join(lines))
         return "\n".join(texts)
 
+    def clear(self) -> None:
+        """End what earlier tests left over, and forget it."""
+        self.resume()
+        self.call("scancel", "--user=root", check=False)
+        self.until_idle()
+        self.past = max((number for number, _ in self.jobs()), default=self.past)
+
     def jobs(self) -> list[tuple[int, str]]:
-        """(job id, state) of every job that the controller remembers."""
+        """(job id, state) of every job since `clear` that the controller remembers."""
         rows = [line.split("|") for line in self.call("squeue", "-h", "-t", "all", "-o", "%i|%T").split()]
-        return sorted((int(number), state) for number, state in rows)
+        return sorted((int(number), state) for number, state in rows if int(number) > self.past)
 
     def running(self) -> list[int]:
         """The ids of the jobs that run now."""
         return [number for number, state in self.jobs() if state == "RUNNING"]
+
+    def until_idle(self) -> None:
+        """Wait until no job waits, runs or ends."""
+        self._until("the end of all jobs", lambda: self.call("squeue", "-h") == "")
+
+    def memory(self, job: int) -> tuple[float, float, int]:
+        """(peak in MB, MB asked for, CPUs asked for) of a finished job.
+
+        Snakemake's own process is SLURM's step `batch`; each step of the workflow runs beside it, one after another.
+        """
+        rows = self.call("sacct", "-j", str(job), "-n", "-P", "--units=M", "-o", "JobID,MaxRSS,ReqMem,ReqCPUS")
+        peaks: dict[str, float] = {}
+        for row in rows.split():
+            name, peak, asked, cpus = row.split("|")
+            if "." in name:
+                peaks[name.partition(".")[2]] = float(peak.rstrip("M") or 0)
+            else:
+                request, number = float(asked.rstrip("M")), int(cpus)
+        batch = peaks.pop("batch")
+        return batch + max(peaks.values(), default=0.0), request, number
+
+    def log_of(self, daemon: str) -> str:
+        """What a daemon has logged."""
+        return (self.folder / f"{daemon}.log").read_text(errors="replace")
 
     def resume(self) -> None:
         """Make the node take jobs again."""
