@@ -35,7 +35,9 @@ class PlannedJob:
 
 def planned_jobs(project: Project, *arguments: str) -> list[PlannedJob]:
     """Every job of `snakemake --dry-run`, targets among them."""
-    run = project.run("--dry-run", "--printshellcmds", *arguments)
+    run = project.run(
+        "--dry-run", "--printshellcmds", *arguments, "--quiet", "host"
+    )  # the default profile is quiet about rules
     blocks = re.findall(r"(?ms)^(?:local)?rule (\S+):\n(.*?)^Shell command: (.*?)$", run.stdout)
     return [_job(name, fields, shell) for name, fields, shell in blocks]
 

@@ -143,6 +143,9 @@ def test_numbers_agree_across_kernels(kernel_pairs: list[tuple[str, Project, Pro
                 largest = a["sigma"].max()
                 for key in a.files:
                     x, y = (values[key] for values in (a, b))
+                    if x.dtype.kind in "biu":  # ranks, methods: the very same
+                        assert np.array_equal(x, y), (kernel, name, key)
+                        continue
                     if key == "eigenvalues":  # a set: equal up to order
                         x, y = np.sort_complex(np.round(x, 9)), np.sort_complex(np.round(y, 9))
                     assert np.nanmax(np.abs(x - y), initial=0.0) <= 1e-9 * max(largest, 1.0), (kernel, name, key)

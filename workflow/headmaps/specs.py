@@ -126,13 +126,12 @@ def atlas(plan: "Plan", wildcards: Any) -> dict[str, Any]:
         "layer_norms": list(plan.config.layer_norm),
         "matrices": plan.matrices(wildcards.model),
         "baselines": plan.config.baselines.model_dump(mode="json"),
-        "entry": _unplaced_entry(plan, wildcards.model, exclude_defaults=True),
+        "entry": _unplaced(plan.models[wildcards.model].model_dump(mode="json", exclude_defaults=True)),
     }
 
 
-def _unplaced_entry(plan: "Plan", model: str, **options: bool) -> dict[str, Any]:
+def _unplaced(entry: dict[str, Any]) -> dict[str, Any]:
     """A model's entry as it may stand in a result: of absolute paths the last name only."""
-    entry: dict[str, Any] = plan.models[model].model_dump(mode="json", **options)
     for key in ("path", "states"):
         if os.path.isabs(entry.get(key, "")):
             entry[key] = os.path.basename(entry[key].rstrip("/"))
@@ -141,7 +140,7 @@ def _unplaced_entry(plan: "Plan", model: str, **options: bool) -> dict[str, Any]
 
 def describe(plan: "Plan", wildcards: Any) -> dict[str, Any]:
     """The model's part of the configuration."""
-    entry = _unplaced_entry(plan, wildcards.model, exclude_none=True)
+    entry = _unplaced(plan.models[wildcards.model].model_dump(mode="json", exclude_none=True))
     sections = plan.config.model_dump(mode="json", exclude={"models", "comparisons", "exact"})
     return {"model": wildcards.model, "entry": entry} | sections
 
