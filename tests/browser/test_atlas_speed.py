@@ -1,5 +1,6 @@
 """The atlas of 768 heads: its size, and the times a reader waits."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from browser.synthetic import Shape, atlas_arguments, write_results
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
+SLACK = float(os.environ.get("HEADMAPS_TIME_SLACK", "1"))
+"""How many times the promised time a machine may take that does other things besides (CI)."""
 HEADS = ((3, 7), (13, 7), (20, 31), (8, 0), (1, 16))
 VISIT = """address => new Promise(resolve => {
     const start = performance.now();
@@ -45,5 +48,5 @@ def test_the_first_view_takes_less_than_three_seconds_and_a_head_less_than_300_m
         heads.append(times)
     best = np.min(heads, axis=0)
     print(f"first view {min(firsts):.0f} ms; heads {np.round(best)} ms; {large.stat().st_size / 1e6:.1f} MB")
-    assert min(firsts) < 3000
-    assert best.max() < 300
+    assert min(firsts) < 3000 * SLACK
+    assert best.max() < 300 * SLACK
