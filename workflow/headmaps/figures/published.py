@@ -15,7 +15,7 @@ COLUMNS = (
     ("sigma", "value"),
     ("sigma", "qk"),
 )
-_WIDTH, _HEIGHT, _LEFT, _GAP, _ABOVE, _BELOW = 1.05, 1.05, 0.62, 0.3, 0.38, 0.42
+_WIDTH, _HEIGHT, _LEFT, _GAP, _ABOVE, _BELOW = 0.95, 0.95, 0.62, 0.42, 0.38, 0.42
 AGREES, DIFFERS = "#0072b2", "#d55e00"
 
 
@@ -26,7 +26,7 @@ def caption(judged: Mapping[str, Any], frame: str) -> str:
         f"{frame} Up: our number; along: the number published for {judged['reference']}. Self, ortho and rotation: a "
         "mark is one head (value matrix, plain means over its pairs); sigma: the singular values of the one head whose "
         "values are published. On the line both are equal. Above each panel: the largest difference; orange where it "
-        f"exceeds {judged['tolerance']:g}. "
+        f"reaches {judged['tolerance']:g}. "
     )
     if best is None:
         return text + "No treatment reproduces every published number."
