@@ -4,7 +4,7 @@ VENV := .venv
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
 
-.PHONY: figures test test-slow test-all check format benchmark docs lock clean-venv
+.PHONY: figures test test-slow test-slurm test-all check format benchmark docs lock clean-venv
 
 figures: $(VENV)/.installed  ## the tables and figures of config/config.yaml
 	snakemake --cores all
@@ -13,10 +13,13 @@ figures: $(VENV)/.installed  ## the tables and figures of config/config.yaml
 test: $(VENV)/.installed-dev  ## the ordinary tests (under ten minutes)
 	pytest -m "not slow and not slurm" $(PYTEST_FLAGS)
 
-test-slow: $(VENV)/.installed-dev  ## the long ones and those that start a SLURM cluster
-	pytest -m "slow or slurm" $(PYTEST_FLAGS)
+test-slow: $(VENV)/.installed-dev  ## the long ones
+	pytest -m "slow and not slurm" $(PYTEST_FLAGS)
 
-test-all: test test-slow
+test-slurm: $(VENV)/.installed-dev  ## those that start a SLURM cluster on this machine (as root, from Debian's packages)
+	pytest -m slurm $(PYTEST_FLAGS)
+
+test-all: test test-slow test-slurm
 
 check: $(VENV)/.installed-dev  ## formatters, linters, types
 	ruff format --check .
