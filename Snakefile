@@ -8,7 +8,7 @@ min_version("9.19")
 
 sys.path.insert(0, "workflow")
 
-from headmaps.cluster import check_cluster
+from headmaps.cluster import LAST_WORDS, check_cluster
 from headmaps.config import MODEL_WILDCARD, checked_config, config_file
 from headmaps.contrasts import contrasts
 from headmaps.description import Description
@@ -34,7 +34,10 @@ if "download" not in workflow.global_resources:
     workflow.register_resource("download", 3)
 
 shell.executable("bash")
-shell.prefix(shell_prefix(exact=plan.config.exact, own_python=not deploys_environments))
+shell.prefix(
+    shell_prefix(exact=plan.config.exact, own_python=not deploys_environments)
+    + LAST_WORDS
+)
 
 
 onstart:

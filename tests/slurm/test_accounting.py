@@ -38,6 +38,11 @@ def local_results(project: Project, *targets: str) -> dict[str, bytes]:
     return twin.results()
 
 
+def results_of(project: Project) -> dict[str, bytes]:
+    """The results; a killed step may leave a hidden file, which nothing takes for one."""
+    return {name: data for name, data in project.results().items() if not name.endswith(".part")}
+
+
 def submitted(run_text: str) -> list[int]:
     """The SLURM ids of the jobs that a run submitted."""
     return [int(number) for number in re.findall(r"submitted with SLURM jobid (\d+)", run_text)]
@@ -91,9 +96,9 @@ def test_a_cancelled_job_is_submitted_again(accounting: Cluster, project: Make, 
     (job,) = accounting.running()
     accounting.call("scancel", str(job))
     done = run.finish()
-    assert re.search(rf"SLURM-job '{job}' failed, SLURM status is: 'CANCELLED", done.text)
+    assert f"JOB {job} ON {accounting.node} CANCELLED" in done.text
     assert len(submitted(done.text)) == 2
-    assert made.results() == local_results(made, "decompositions")
+    assert results_of(made) == local_results(made, "decompositions")
 
 
 def test_a_killed_step_is_repeated(accounting: Cluster, project: Make, submit: Submit) -> None:
@@ -102,20 +107,20 @@ def test_a_killed_step_is_repeated(accounting: Cluster, project: Make, submit: S
     run = submit(made, "decompositions", PAUSED_STEP="decompose")
     os.kill(run.wait_until_paused(), signal.SIGKILL)
     done = run.finish()
-    assert "SLURM status is: 'FAILED'" in done.text
-    assert made.results() == local_results(made, "decompositions")
+    assert "Killed" in done.text
+    assert len(submitted(done.text)) == 2
+    assert results_of(made) == local_results(made, "decompositions")
 
 
 def test_a_job_that_needs_more_memory_gets_it(accounting: Cluster, project: Make, submit: Submit) -> None:
     """SLURM ends a job that outgrows its request; the second attempt asks for half as much again."""
     made = project(1, **ONE_LAYER)
-    run = submit(made, "decompositions", HUNGRY_STEP="decompose", HUNGRY_MB="230")
+    run = submit(made, "decompositions", HUNGRY_STEP="decompose", HUNGRY_MB="350")
     done = run.finish()
     first, second = submitted(done.text)
-    assert re.search(rf"SLURM-job '{first}' failed, SLURM status is: '(OUT_OF_MEMORY|CANCELLED|FAILED)", done.text)
-    assert "memory limit" in accounting.log_of("slurmd") + accounting.log_of("slurmctld")
+    assert f"StepId={first}.1 exceeded memory limit" in done.text
     assert accounting.memory(second)[1] == pytest.approx(1.5 * accounting.memory(first)[1], rel=0.01)
-    assert made.results() == local_results(made, "decompositions")
+    assert results_of(made) == local_results(made, "decompositions")
 
 
 def test_a_drained_node_makes_it_wait(accounting: Cluster, project: Make, submit: Submit) -> None:
@@ -127,7 +132,7 @@ def test_a_drained_node_makes_it_wait(accounting: Cluster, project: Make, submit
     accounting.resume()
     done = run.finish()
     assert len(submitted(done.text)) == 1
-    assert made.results() == local_results(made, "decompositions")
+    assert results_of(made) == local_results(made, "decompositions")
 
 
 def test_an_interrupted_run_cancels_its_jobs_and_resumes(accounting: Cluster, project: Make, submit: Submit) -> None:
@@ -139,7 +144,7 @@ def test_an_interrupted_run_cancels_its_jobs_and_resumes(accounting: Cluster, pr
     accounting.until_idle()
     again = submit(made, "decompositions")
     again.finish()
-    assert made.results() == local_results(made, "decompositions")
+    assert results_of(made) == local_results(made, "decompositions")
 
 
 def test_a_killed_run_resumes_beside_its_jobs(accounting: Cluster, project: Make, submit: Submit) -> None:
@@ -154,7 +159,7 @@ def test_a_killed_run_resumes_beside_its_jobs(accounting: Cluster, project: Make
     again.release()
     again.finish()
     accounting.until_idle()
-    assert made.results() == local_results(made, "decompositions")
+    assert results_of(made) == local_results(made, "decompositions")
     assert made.planned("decompositions") == {}
 
 

@@ -1,13 +1,15 @@
 """What a SLURM cluster can and cannot do for this workflow, asked before anything is submitted. Standard library only.
 
-Two things keep Snakemake waiting for ever without a word, and both are refused here: a cluster whose finished jobs
-nobody can ask about, and a bundle of jobs that wants more of a node than any node has.
+Three things keep Snakemake waiting for ever without a word. Two are refused here: a cluster whose finished jobs nobody
+can ask about, and a bundle of jobs that wants more of a node than any node has. The third, a job cancelled from
+outside, is put right: sacct calls it `CANCELLED by 1000`, and the executor knows `CANCELLED` only.
 """
 
 import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from headmaps.errors import ConfigError
@@ -15,6 +17,20 @@ from headmaps.errors import ConfigError
 TIMEOUT = 20
 POLLS = 3
 """The executor asks squeue only if finished jobs stay visible for so many of its first waits; else it asks sacct."""
+
+
+LAST_WORDS = (
+    "trap '"
+    'if [ $? != 0 ] && [ -n "${{SLURM_JOB_ID-}}" ]; then '
+    'log="${{BASH_EXECUTION_STRING##*> }}"; log="${{log%% *}}"; '
+    'echo "Last lines of $log:" >&2; tail -n 30 "$log" >&2; fi'
+    "' EXIT; "
+)
+"""Precedes every step's shell command: where it fails in a SLURM job, the end of its own log goes into the job's log.
+
+Of a failed bundle Snakemake shows the job's log, and of the steps' logs none after the first that does not exist. The
+log is the file that the command's output goes to. Braces are doubled for `shell.prefix`, which formats its text.
+"""
 
 
 @dataclass(frozen=True)
@@ -139,8 +155,8 @@ def check_cluster(workflow: Any) -> None:
         return
     settings, resources = workflow.executor_settings, workflow.resource_settings
     defaults = resources.default_resources
-    partition = defaults.get("slurm_partition") if defaults is not None else None
-    partition = str(partition.value) if partition is not None and partition.value else None
+    named = defaults.get("slurm_partition") if defaults is not None else None
+    partition = str(named.raw).strip("'\"") if named is not None and named.raw else None  # as written, perhaps quoted
     try:
         problem = size_problem(resources.cores, partition, nodes()) or status_problem(
             settings.status_command, settings.init_seconds_before_status_checks
@@ -149,3 +165,20 @@ def check_cluster(workflow: Any) -> None:
         problem = error
     if problem is not None:
         raise SystemExit(f"SLURM: {problem}")
+    recognise_cancelled()
+
+
+def recognise_cancelled() -> None:
+    """Give the executor the states that it knows: the first word of what sacct says."""
+    plugin: Any = import_module("snakemake_executor_plugin_slurm")
+
+    asked = plugin.query_job_status
+    if getattr(asked, "plain", False):
+        return
+
+    async def query_job_status(command: str, logger: Any) -> tuple[dict[str, str] | None, float | None]:
+        states, seconds = await asked(command, logger)
+        return states and {job: state.partition(" ")[0] for job, state in states.items()}, seconds
+
+    query_job_status.plain = True  # type: ignore[attr-defined]
+    plugin.query_job_status = query_job_status
