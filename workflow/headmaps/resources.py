@@ -32,18 +32,23 @@ ENGINE_MB = 400
 """The two Snakemake processes that every SLURM job holds: one takes its bundle's steps in turn, one starts the step."""
 ENGINE_SECONDS = 5.0
 """Start of a bundled step in its SLURM job: `srun` and a Snakemake start."""
-INTERPRETER = 90 * MB
+INTERPRETER = 75 * MB
 """Python with numpy, and what is small."""
-START_SECONDS = 0.5
+START_SECONDS = 0.2
 """Start of a step's process."""
 SAFETY = 8
 """How many times the estimated seconds are asked for: a cluster kills what takes longer, and its cores vary."""
 POOL_DRAWS = 512
 """Draws of the Haar pool held at once (`headmaps.haar.COSTLY_DRAWS`)."""
-READ_BYTES_PER_SECOND = 300 * MB
-FLOPS_PER_SECOND = 6e9
-"""Sustained by one core in products of tall matrices, far below its peak."""
-NORMALS_PER_SECOND = 5e7
+NUMBERS_PER_SECOND = 3e7
+"""Read, transposed, checked, hashed and written by one core, with the checkpoint on a disk."""
+TALL_FLOPS = 4e10
+"""Sustained by one core in products of d x r matrices."""
+SQUARE_FLOPS = 1e10
+"""Sustained in singular values and eigenvalues of r x r matrices."""
+RANDOM_PER_SECOND = 1e8
+POOL_DRAW_SECONDS = 2.1e-7
+"""One draw of the pool, over r squared."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ class Dimensions:
 def heads_bytes(n: Dimensions) -> int:
     """The largest stored tensor in float32, and the largest array made of it."""
     stored = n.reading + n.keys + n.values if n.one_tensor else max(n.reading, n.writing)
-    return INTERPRETER + int(1.1 * 4 * (max(stored, n.writing) + max(n.reading, n.writing)))
+    return INTERPRETER + int(1.08 * 4 * (max(stored, n.writing) + max(n.reading, n.writing)))
 
 
 def decompose_bytes(n: Dimensions, matrix: str) -> int:
@@ -125,7 +130,7 @@ def decompose_bytes(n: Dimensions, matrix: str) -> int:
 
 def baseline_bytes(n: Dimensions, kind: str, draws: int) -> int:
     """All four arrays as they are mapped, a dozen factors, and the r x r matrices of one head's draws."""
-    held = max(draws, POOL_DRAWS) if kind == "spectrum" else draws
+    held = {"spectrum": max(draws, POOL_DRAWS), "unpaired": min(draws, n.n_heads - 1)}.get(kind, draws)
     return INTERPRETER + 4 * n.layer + 12 * 8 * n.d_model * n.rank + 6 * 8 * held * n.rank**2
 
 
@@ -144,34 +149,39 @@ def composition_bytes(n: Dimensions) -> int:
 
 def heads_seconds(n: Dimensions) -> float:
     """Reading, transposing, hashing and writing."""
-    return START_SECONDS + 4 * 4 * n.layer / READ_BYTES_PER_SECOND
+    return START_SECONDS + n.layer / NUMBERS_PER_SECOND
 
 
-def decompose_seconds(n: Dimensions, matrix: str, times: int = 2) -> float:
-    """Three products and r x r factorisations a head, `times` over (the weights, and once with rounding noise)."""
-    d, r = n.d_model, n.rank
-    head = (3 * 2 * d * r * r + 60 * r**3) / FLOPS_PER_SECOND + d * r / NORMALS_PER_SECOND
-    return START_SECONDS + 4 * n.pair(matrix) / READ_BYTES_PER_SECOND + times * n.n_heads * head
+def _head_seconds(n: Dimensions) -> float:
+    """One decomposition: three products, and r x r factorisations."""
+    return 6 * n.d_model * n.rank**2 / TALL_FLOPS + 60 * n.rank**3 / SQUARE_FLOPS
+
+
+def decompose_seconds(n: Dimensions, times: int = 2) -> float:
+    """Every head `times` over: by default the stored weights, and once with rounding noise."""
+    noise = 2 * n.d_model * n.rank / RANDOM_PER_SECOND
+    return START_SECONDS + n.n_heads * (times * _head_seconds(n) + noise)
 
 
 def baseline_seconds(n: Dimensions, kind: str, draws: int, matrices: int) -> float:
     """Drawing and decomposing; only `shuffle`, `rows` and `unpaired` touch d x r arrays."""
-    d, r = n.d_model, n.rank
-    square = 60 * r**3 / FLOPS_PER_SECOND
-    tall = 3 * 2 * d * r * r / FLOPS_PER_SECOND + 2 * d * r / NORMALS_PER_SECOND
+    square = 60 * n.rank**3 / SQUARE_FLOPS
+    tall = _head_seconds(n) - square + 2 * n.d_model * n.rank / RANDOM_PER_SECOND
     touches = kind in {"shuffle", "rows", "unpaired"}
-    return decompose_seconds(n, "value", 1) + draws * matrices * n.n_heads * (square + touches * tall)
+    pool = matrices * haar_pool_seconds(n, POOL_DRAWS) if kind == "spectrum" else 0.0
+    drawn = min(draws, n.n_heads - 1) if kind == "unpaired" else draws
+    return START_SECONDS + pool + matrices * n.n_heads * (_head_seconds(n) + drawn * (square + touches * tall))
 
 
 def haar_pool_seconds(n: Dimensions, draws: int) -> float:
-    """Two factorisations of each draw."""
-    return START_SECONDS + draws * 60 * n.rank**3 / FLOPS_PER_SECOND
+    """Two factorisations of each draw; small matrices, bound by memory."""
+    return START_SECONDS + draws * POOL_DRAW_SECONDS * n.rank**2
 
 
 def composition_seconds(n: Dimensions) -> float:
     """The last layer's readers against all earlier writers, decomposed on the way."""
-    products = 3 * n.n_heads**2 * 2 * n.rank**2 * n.d_model / FLOPS_PER_SECOND
-    return START_SECONDS + n.layers * (decompose_seconds(n, "value", 1) + products)
+    products = 3 * n.n_heads**2 * 2 * n.rank**2 * n.d_model / TALL_FLOPS
+    return START_SECONDS + n.layers * (decompose_seconds(n, 1) + products)
 
 
 # --- what the rules ask for -------------------------------------------------------------------------------------------
@@ -190,10 +200,10 @@ def step_needs(plan: "Plan", step: str, wildcards: Any, n: Dimensions) -> tuple[
     if step == "heads":
         return heads_bytes(n), heads_seconds(n)
     if step == "decompose":
-        return decompose_bytes(n, wildcards.matrix), decompose_seconds(n, wildcards.matrix)
+        return decompose_bytes(n, wildcards.matrix), decompose_seconds(n)
     if step == "rotary":
         times = max(1, len(plan.config.rope_offsets))
-        return decompose_bytes(n, wildcards.matrix), decompose_seconds(n, wildcards.matrix, times)
+        return decompose_bytes(n, wildcards.matrix), decompose_seconds(n, times)
     if step == "haar_pool":
         return haar_pool_bytes(n, baselines.pool), haar_pool_seconds(n, baselines.pool)
     if step == "baseline":
@@ -208,10 +218,19 @@ class Needs:
 
     They read the job's own `geometry` input. Before it exists they raise FileNotFoundError, which Snakemake shows as
     "to be determined": nothing is guessed.
+
+    Args:
+        plan: the plan of the run.
+        asked: whether anything asks for them, a cluster or `--resources mem_mb=...`; otherwise there are none, since
+            Snakemake would spend a tenth of the planning time of a large run on them.
     """
 
-    def __init__(self, plan: "Plan") -> None:
-        self.plan = plan
+    def __init__(self, plan: "Plan", asked: bool = True) -> None:
+        self.plan, self.asked = plan, asked
+
+    def of(self, step: str) -> dict[str, Callable[..., int]]:
+        """The resources of a step's rule."""
+        return {"mem_mb": self.memory(step), "runtime": self.minutes(step)} if self.asked else {}
 
     def memory(self, step: str) -> Callable[..., int]:
         """MB to ask for: the step's peak beside Snakemake's own processes, half as much again each attempt."""

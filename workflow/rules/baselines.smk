@@ -14,8 +14,7 @@ rule haar_pool:
         "../../envs/environment.yaml"
     threads: 1
     resources:
-        mem_mb=needs.memory("haar_pool"),
-        runtime=needs.minutes("haar_pool"),
+        **needs.of("haar_pool"),
     params:
         spec=plan.spec_of("haar_pool"),
     shell:
@@ -42,8 +41,7 @@ rule draw_baseline:
         "../../envs/environment.yaml"
     threads: 1
     resources:
-        mem_mb=needs.memory("baseline"),
-        runtime=needs.minutes("baseline"),
+        **needs.of("baseline"),
     params:
         spec=plan.spec_of("baseline"),
         directory=subpath(input.W_Q, parent=True),

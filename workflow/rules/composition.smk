@@ -26,8 +26,7 @@ rule compose_layer:
         "../../envs/environment.yaml"
     threads: 1
     resources:
-        mem_mb=needs.memory("composition"),
-        runtime=needs.minutes("composition"),
+        **needs.of("composition"),
     params:
         spec=plan.spec_of("composition"),
         directory=subpath(input.W_Q, parent=True),

@@ -20,8 +20,7 @@ rule decompose:
         "../../envs/environment.yaml"
     threads: 1
     resources:
-        mem_mb=needs.memory("decompose"),
-        runtime=needs.minutes("decompose"),
+        **needs.of("decompose"),
     params:
         spec=plan.spec_of("decompose"),
         directory=subpath(input.W_Q, parent=True),

@@ -39,8 +39,7 @@ rule extract_heads:
         "../../envs/environment.yaml"
     threads: 1
     resources:
-        mem_mb=needs.memory("heads"),
-        runtime=needs.minutes("heads"),
+        **needs.of("heads"),
     params:
         spec=plan.spec_of("heads"),
         directory=subpath(output.W_Q, parent=True),

@@ -20,8 +20,7 @@ rule turn_qk:
         "../../envs/environment.yaml"
     threads: 1
     resources:
-        mem_mb=needs.memory("rotary"),
-        runtime=needs.minutes("rotary"),
+        **needs.of("rotary"),
     params:
         spec=plan.spec_of("rotary"),
         directory=subpath(input.W_Q, parent=True),
