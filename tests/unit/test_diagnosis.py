@@ -146,16 +146,36 @@ def test_accounting_decides_the_profile(
 ) -> None:
     monkeypatch.setattr(diagnosis.shutil, "which", lambda name: f"/usr/bin/{name}")
     answering(monkeypatch, sinfo=SINFO, sacct=sacct, scontrol=(0, f"MinJobAge = {age} sec\n", ""))
-    checks = by_name(list(diagnosis._slurm()))
+    checks = by_name(list(diagnosis._slurm(plan_of(WHEEL))))
     assert checks["slurm"].state == "good"
     assert checks["accounting"].state == state
     assert words in checks["accounting"].found + checks["accounting"].do
 
 
+@pytest.mark.parametrize(
+    ("cores", "cpus", "memory", "needed", "state", "words"),
+    [
+        (1, 2, 4000, 500, "good", "asks for 1 CPU and 500 MB"),
+        (64, 2, 4000, 500, "fails", "--cores 2"),
+        (None, 2, 4000, 500, "fails", "a CPU for each member"),
+        (1, 2, 400, 500, "fails", "name a partition"),
+    ],
+)
+def test_a_bundle_that_fits_no_node_fails(
+    monkeypatch: pytest.MonkeyPatch, cores: int | None, cpus: int, memory: int, needed: int, state: str, words: str
+) -> None:
+    answering(monkeypatch, sinfo=(0, f"{cpus} {memory}\n1 {memory - 1}\n", ""))
+    monkeypatch.setattr(diagnosis, "profile_cores", lambda: cores)
+    monkeypatch.setattr(diagnosis, "largest_request", lambda plan: needed)
+    (check,) = diagnosis._nodes(plan_of(WHEEL))
+    assert check.state == state
+    assert words in check.found + check.do
+
+
 def test_a_silent_controller_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnosis.shutil, "which", lambda name: f"/usr/bin/{name}")
     answering(monkeypatch, sinfo=(1, "", "Unable to contact slurm controller"))
-    (check,) = diagnosis._slurm()
+    (check,) = diagnosis._slurm(plan_of(WHEEL))
     assert check.state == "fails"
     assert "Unable to contact" in check.found
 

@@ -1,5 +1,6 @@
 """What this machine has and lacks for a configuration: packages, linear algebra, memory, disk, network, cluster."""
 
+import math
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from typing import Literal
 
 from headmaps.config import HubModel, WheelModel
 from headmaps.plan import Plan
+from headmaps.resources import ENGINE_MB, MB
 
 GIB = 1 << 30
 CORE = ("snakemake", "numpy", "scipy", "safetensors", "huggingface-hub", "pandas", "pyarrow", "matplotlib", "mpltern")
@@ -34,7 +36,7 @@ def diagnose(plan: Plan, folder: Path, *, network: bool) -> list[Check]:
     checks = [_python(), *_packages(plan), _blas(), _memory(), _disk(folder)]
     if network:
         checks += _sources(plan)
-    return checks + list(_slurm())
+    return checks + list(_slurm(plan))
 
 
 def _python() -> Check:
@@ -130,7 +132,7 @@ def _hub_repo(repo: str, revision: str) -> Check:
     return Check("hub", "good", f"{repo} at {revision} answers")
 
 
-def _slurm() -> Iterator[Check]:
+def _slurm(plan: Plan) -> Iterator[Check]:
     if not shutil.which("sbatch"):
         yield Check("slurm", "note", "no sbatch here: jobs run on this machine")
         return
@@ -141,7 +143,7 @@ def _slurm() -> Iterator[Check]:
         return
     yield Check("slurm", "good", "partitions: " + "; ".join(line.strip() for line in ping.stdout.splitlines()))
     yield from _accounting()
-    yield from _cpus_of_a_node()
+    yield from _nodes(plan)
 
 
 def _accounting() -> Iterator[Check]:
@@ -154,19 +156,45 @@ def _accounting() -> Iterator[Check]:
     age = int(match.group(1)) if match else 0
     said = (sacct.stderr.strip().splitlines() or ["sacct is not here"])[-1] if sacct else "sacct is not here"
     found = f"none ({said}); finished jobs stay visible for MinJobAge = {age} s"
-    if age >= 3 * 40:
+    if age >= 3 * 20:  # the profile's seconds between questions
         yield Check("accounting", "note", found, "use `snakemake --profile profiles/slurm-noacct` (asks squeue)")
     else:
         do = f"use profiles/slurm-noacct with `--slurm-init-seconds-before-status-checks {max(1, age // 3)}`"
         yield Check("accounting", "note", found, do)
 
 
-def _cpus_of_a_node() -> Iterator[Check]:
-    nodes = _run(["sinfo", "--noheader", "--format=%c %m"])
-    sizes = [tuple(map(int, re.findall(r"\d+", line)[:2])) for line in (nodes.stdout if nodes else "").splitlines()]
-    if sizes:
-        cpus, memory = max(size[0] for size in sizes), max(size[1] for size in sizes)
-        yield Check("slurm nodes", "good", f"the largest has {cpus} CPUs and {memory} MB; bundles must ask for no more")
+def _nodes(plan: Plan) -> Iterator[Check]:
+    """Whether a bundle of jobs fits the largest node; one that does not would wait for ever."""
+    asked = _run(["sinfo", "--noheader", "--format=%c %m"])
+    sizes = [tuple(map(int, re.findall(r"\d+", line)[:2])) for line in (asked.stdout if asked else "").splitlines()]
+    if not sizes:
+        return
+    cpus, memory = max(size[0] for size in sizes), max(size[1] for size in sizes)
+    wanted, needed = profile_cores(), largest_request(plan)
+    found = f"the largest has {cpus} CPUs and {memory} MB; a bundle asks for {wanted or 'a CPU for each member'}"
+    found += f" CPU and {needed} MB" if needed else " CPU and, as far as models are known here, little memory"
+    if wanted is None or wanted > cpus:
+        yield Check("slurm nodes", "fails", found, f"`cores: {cpus}` in profiles/slurm, or --cores {cpus}")
+    elif needed > memory:
+        yield Check("slurm nodes", "fails", found, "name a partition with larger nodes: see profiles/slurm")
+    else:
+        yield Check("slurm nodes", "good", found)
+
+
+def profile_cores(profile: str | Path = "profiles/slurm/profile.yaml") -> int | None:
+    """CPUs that one bundle of the profile asks for at most; None: as many as it has members."""
+    import yaml
+
+    cores = yaml.safe_load(Path(profile).read_text(encoding="utf-8")).get("cores") if Path(profile).is_file() else 1
+    return int(cores) if cores is not None else None
+
+
+def largest_request(plan: Plan) -> int:
+    """MB that the largest step of the models known here asks for; 0 if none is known."""
+    from headmaps.estimate import estimates
+
+    found, _ = estimates(plan, network=False)
+    return max((math.ceil(one.memory / MB + ENGINE_MB) for one in found.values()), default=0)
 
 
 def _run(command: list[str]) -> "subprocess.CompletedProcess[str] | None":
